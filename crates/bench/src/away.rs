@@ -4,7 +4,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use super::common::Result;
+use crate::prelude::*;
 
 /// `bench away`.
 #[derive(Debug, clap::Args)]

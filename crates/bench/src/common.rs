@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use sidecore_driver::load::pin;
@@ -17,7 +17,7 @@ use super::peers::{free_huge_pages, HUGE_PAGES};
 pub const START: Duration = Duration::from_secs(20);
 
 /// An error is a text for people.
-pub type Result<T> = std::result::Result<T, String>;
+pub type Result<T, E = String> = std::result::Result<T, E>;
 
 /// What all of them can be told.
 #[derive(Clone, Debug, clap::Args)]
@@ -112,6 +112,36 @@ pub struct Output {
 /// An error as text.
 pub fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
+}
+
+/// Asks again and again, with `pause` between, until there is an answer; it is told of as `what`.
+///
+/// # Errors
+/// Asking fails, or there is no answer within `limit`.
+pub fn until<T>(
+    what: &str,
+    limit: Duration,
+    pause: Duration,
+    mut ask: impl FnMut() -> Result<Option<T>>,
+) -> Result<T> {
+    let begun = Instant::now();
+    loop {
+        if let Some(answer) = ask()? {
+            return Ok(answer);
+        }
+        if begun.elapsed() > limit {
+            return Err(format!("it takes more than {limit:?} until {what}"));
+        }
+        // Others' progress, of which nothing tells.
+        if !pause.is_zero() {
+            std::thread::sleep(pause);
+        }
+    }
+}
+
+/// The calling thread's number.
+pub fn this_thread() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
 /// Does `what` on a thread of its own: where that is pinned does not pass to threads and processes that are

@@ -7,12 +7,10 @@
 //! holds, so that no ring overflows while one of the two waits for the processor. What has not come back
 //! when nothing came for a while is lost.
 
-use std::time::{Duration, Instant};
+use std::net::Ipv4Addr;
 
-use serde::Serialize;
-use sidecore_driver::NetDriver;
-
-use super::common::whole;
+use super::lane::datagram;
+use crate::prelude::*;
 
 /// Flows of each queue pair.
 const FLOWS: u16 = 16;
@@ -187,18 +185,11 @@ impl Echo {
 
 /// A UDP datagram; the bytes behind the tag count up.
 fn template(from: [u8; 6], to: [u8; 6], len: usize) -> Vec<u8> {
-    let word = |n: usize| u16::try_from(n).unwrap_or(u16::MAX).to_be_bytes();
-    let mut bytes: Vec<u8> = (0..len).map(|i| i.to_le_bytes()[0]).collect();
-    bytes[..6].copy_from_slice(&to);
-    bytes[6..12].copy_from_slice(&from);
-    bytes[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
-    bytes[16..18].copy_from_slice(&word(len - 14));
-    // Number, flags, TTL, protocol, header checksum (never checked), 10.0.0.1 to 10.0.0.2.
-    bytes[18..34].copy_from_slice(&[0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-    bytes[36..38].copy_from_slice(&[0, 9]);
-    bytes[38..40].copy_from_slice(&word(len - 34));
-    bytes[40..42].fill(0);
-    bytes
+    let (ips, ports) = ([[10, 0, 0, 1], [10, 0, 0, 2]].map(Ipv4Addr::from), [0, 9]);
+    let mut frame = vec![0; len];
+    datagram(&mut frame, [to, from], ips, ports);
+    frame.iter_mut().enumerate().skip(TAG).for_each(|(i, byte)| *byte = i.to_le_bytes()[0]);
+    frame
 }
 
 fn write_tag(frame: &mut [u8], flow: u16, number: u64) {

@@ -8,18 +8,13 @@
 use std::path::{Path, PathBuf};
 
 use sidecore_driver::load::{frame, TAG, TAG_MASK};
-use sidecore_driver::memory::Page;
-use sidecore_driver::{Frontend, Listener};
+use sidecore_driver::Listener;
 
-use super::common::{text, Result};
-use super::lane::End;
+use super::lane::{End, Flow};
 use super::net::{received, veth};
-use super::ours::START;
-use super::runner::named;
+use crate::prelude::*;
 use sidecore_pktgen::end::{host, Lane, Sink, Source};
 
-/// Frames sent at once.
-const BURST: usize = 64;
 /// Entries of a virtio port's rings.
 const ENTRIES: u16 = 1024;
 
@@ -109,7 +104,12 @@ impl PathEnd {
     /// thread in the namespace.
     pub fn connect(&self, listener: Option<&Listener>, bytes: usize) -> Result<Side> {
         let far = self.kind.is_host().then(|| self.far.clone());
-        Ok(Side { end: self.open(listener, bytes, Page::Small)?, tags: Tags::new(self.number, bytes), far })
+        Ok(Side {
+            end: self.open(listener, bytes, Page::Small)?,
+            tags: Tags::new(self.number, bytes),
+            flow: Flow::default(),
+            far,
+        })
     }
 
     /// A virtio port's driver, or what connects to `listener`.
@@ -135,6 +135,7 @@ impl PathEnd {
 pub struct Side {
     end: End,
     tags: Tags,
+    flow: Flow,
     /// The interface of a host's far side.
     far: Option<String>,
 }
@@ -144,14 +145,26 @@ impl Side {
     pub fn virtio(path: &Path, number: u8, (entries, bytes): (u16, usize)) -> Result<Side> {
         let frontend = Frontend::connect(path, START).map_err(text)?;
         let end = End::virtio(frontend, entries, bytes, Page::Small)?;
-        Ok(Side { end, tags: Tags::new(number, bytes), far: None })
+        Ok(Side { end, tags: Tags::new(number, bytes), flow: Flow::default(), far: None })
     }
 
-    /// Sends a burst, or what of at most `most` frames finds room; how many.
+    /// Sends one frame, if there is room.
+    pub fn send(&mut self) -> Result<()> {
+        if self.end.room()? > 0 {
+            self.flow.sent += self.end.send(1, &mut self.tags)?.frames as u64;
+        }
+        Ok(())
+    }
+
+    /// Sends for as long as `time`, with fewer than `window` frames under way: as [`Flow::run`].
     #[inline]
-    pub fn send(&mut self, most: usize) -> Result<usize> {
-        let room = self.end.room()?.min(most).min(BURST);
-        Ok(self.end.send(room, &mut self.tags)?.frames)
+    pub fn run(&mut self, window: u64, time: Duration, came: impl FnMut() -> Result<u64>) -> Result<f64> {
+        self.flow.run(&mut self.end, &mut self.tags, window, time, came)
+    }
+
+    /// Frames that it has sent.
+    pub fn sent(&self) -> u64 {
+        self.flow.sent
     }
 
     /// Takes what has come. The host's stack does so by itself.
@@ -169,6 +182,11 @@ impl Side {
             Some(far) => received(far),
             None => Ok(self.tags.received),
         }
+    }
+
+    /// Frames that have arrived or are missing: they are not under way any more.
+    pub fn gone(&self) -> u64 {
+        self.tags.received + self.tags.lost
     }
 
     /// Frames that are missing, and frames that should not have come; none are known of a host interface.

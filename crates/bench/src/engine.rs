@@ -13,8 +13,7 @@ use sidecore_engine::port::{Attachment, Port, PortId};
 use sidecore_engine::transport::vfio_user::{self, VfioUser};
 use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
 
-use super::common::{text, Result};
-use super::peers::Scratch;
+use crate::prelude::*;
 
 /// I/O cores and ports.
 pub struct Engine {
@@ -36,7 +35,7 @@ impl Engine {
             ports: Vec::new(),
             graph: Graph::start(options).map_err(text)?,
             counters: CounterFile::anonymous().map_err(text)?,
-            scratch: Scratch::new("sc-engine").map_err(text)?,
+            scratch: Scratch::new("sc-engine")?,
         })
     }
 

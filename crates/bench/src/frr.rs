@@ -7,10 +7,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::common::{text, Result};
-use super::net::{missing, Net};
-use super::ours::START;
-use super::peers::{Process, Scratch};
+use super::net::missing;
+use super::peers::Process;
+use crate::prelude::*;
 
 /// Where its programs are.
 const FRR: &str = "/usr/lib/frr";
@@ -63,7 +62,7 @@ impl Frr {
         };
         let mut zebra = start("zebra", zebra)?;
         let listens = || dir.join("zserv.api").exists();
-        zebra.wait_until("it listens", START, listens).map_err(text)?;
+        zebra.wait_until("it listens", START, listens)?;
         let bgpd = start("bgpd", bgp)?;
         Ok(Frr { _daemons: [zebra, bgpd], dir })
     }

@@ -8,20 +8,16 @@
 //! core, by turns. Commands are given by a thread that is not pinned: a sender that waited for them would
 //! make its flows idle.
 
+use std::net::Ipv4Addr;
 use std::sync::mpsc::{channel, Receiver, Sender, TryRecvError};
-use std::time::{Duration, Instant};
 
-use sidecore_driver::load::pin;
 use sidecore_port::Port;
 
-use super::common::{apart, median, text, whole, Output, Processors, Result};
-use super::draw::{chart, Axis, Line};
 use super::fib::tables::Random;
-use super::ours::{Daemon, Switch, START};
-use super::peers::Scratch;
-use super::results::Results;
+use super::lane::{udp, SIZE};
+use super::ours::Daemon;
 use super::routes::{back_ends::BACK_ENDS, to_back_ends};
-use super::runner::{fields, figures, Round};
+use crate::prelude::*;
 
 /// `bench group`.
 #[derive(Debug, clap::Args)]
@@ -46,7 +42,6 @@ pub struct Args {
 
 const MEMBERS: usize = 4;
 const SLOTS: u16 = 1024;
-const SIZE: usize = 60;
 /// Frames that a turn sends at most: they fit into any member's ring.
 const BATCH: u64 = 256;
 /// More flows than these for the second figure of balance.
@@ -83,15 +78,12 @@ struct Stage {
     from: Port,
     to: Vec<Option<Port>>,
     switch: Switch,
-    _scratch: Scratch,
 }
 
 impl Stage {
     /// With a group of `members` on `joint`; without a group if there are none.
     fn start(io_core: usize, joint: &str, members: usize) -> Result<Stage> {
-        let scratch = Scratch::new("sc-group").map_err(text)?;
-        let path = |n: usize| scratch.file(format!("r{n}"));
-        let ring = |n: usize, what: &str| format!("ring:{},slots={SLOTS},{what}", path(n).display());
+        let ring = |n: usize, what: &str| format!("ring:@/r{n},slots={SLOTS},{what}");
         let mut ports = vec![ring(0, joint)];
         let mut more = Vec::new();
         if members == 0 {
@@ -101,11 +93,11 @@ impl Stage {
             ports.push(format!("group:g,interface=0,mac=02:00:00:00:00:02,{joint}"));
             more.extend(["--group", "g,force-after=never"]);
         }
-        let switch = Switch::start_with(io_core, &scratch, &ports, &more).map_err(text)?;
-        let attach = |n: usize| Port::attach(&path(n).to_string_lossy()).map_err(text);
+        let switch = Switch::start(io_core, &ports, &more)?;
+        let attach = |n: usize| Port::attach(&switch.file(format!("r{n}")).to_string_lossy()).map_err(text);
         let from = attach(0)?;
         let to = (1..=members.max(1)).map(|n| attach(n).map(Some)).collect::<Result<Vec<_>>>()?;
-        let mut stage = Stage { from, to, switch, _scratch: scratch };
+        let mut stage = Stage { from, to, switch };
         for number in 0..stage.to.len() {
             stage.introduce(number)?;
         }
@@ -127,7 +119,7 @@ impl Stage {
 
     /// Nanoseconds of the I/O core for a frame, and frames a second in millions, as fast as possible.
     fn cost(&mut self, time: Duration) -> Result<(f64, f64)> {
-        let before = self.switch.cycles().map_err(text)?;
+        let before = self.switch.spent()?;
         let (start, mut sent) = (Instant::now(), 0u32);
         while start.elapsed() < time {
             for _ in 0..BATCH.min(self.from.tx[0].space() as u64) {
@@ -141,22 +133,16 @@ impl Stage {
             }
         }
         let mpps = f64::from(sent) / start.elapsed().as_secs_f64() / 1e6;
-        let spent = self.switch.cycles().map_err(text)?.since(before);
-        Ok((spent.per_frame() / sidecore_driver::load::ticks_per_ns(), mpps))
+        let spent = self.switch.spent()?.since(before);
+        Ok((spent.per_frame(), mpps))
     }
 }
 
 /// A datagram of flow `id`: who sends it is all that differs.
 fn frame(id: u32, place: u32, number: u32) -> [u8; SIZE] {
-    let mut frame = [0; SIZE];
-    frame[..6].copy_from_slice(&GROUP);
-    frame[6..12].copy_from_slice(&SENDER);
-    frame[12..34]
-        .copy_from_slice(&[8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 9, 0, 1]);
     let [a, b, c, d] = id.to_be_bytes();
-    frame[27..30].copy_from_slice(&[a, b, c]);
-    frame[34..38].copy_from_slice(&[1, d, 0, 9]);
-    frame[39] = 26;
+    let addresses = [[10, a, b, c], [10, 9, 0, 1]].map(Ipv4Addr::from);
+    let mut frame = udp([GROUP, SENDER], addresses, [256 + u16::from(d), 9]);
     for (at, word) in [(42, id), (46, place), (50, number)] {
         frame[at..at + 4].copy_from_slice(&word.to_be_bytes());
     }
@@ -167,7 +153,7 @@ fn frame(id: u32, place: u32, number: u32) -> [u8; SIZE] {
 type States = Result<Vec<(String, u64)>>;
 
 fn states(daemon: &Daemon) -> States {
-    let answer = daemon.show("groups").map_err(text)?;
+    let answer = daemon.show("groups")?;
     let members = answer["groups"][0]["members"].as_array().cloned().unwrap_or_default();
     let state = |it: &serde_json::Value| it["state"].as_str().unwrap_or_default().to_owned();
     Ok(members.iter().map(|it| (state(it), it["buckets"].as_u64().unwrap_or(0))).collect())
@@ -178,13 +164,9 @@ fn states(daemon: &Daemon) -> States {
 /// # Errors
 /// They do not get any.
 pub fn until_active(daemon: &Daemon) -> Result<()> {
-    let start = Instant::now();
-    while states(daemon)?.iter().any(|it| it.0 != "active" || it.1 == 0) {
-        if start.elapsed() > START {
-            return Err("members of a group do not become active".to_owned());
-        }
-    }
-    Ok(())
+    let is_active = |it: &(String, u64)| it.0 == "active" && it.1 > 0;
+    let all = || Ok(states(daemon)?.iter().all(is_active).then_some(()));
+    until("members of a group are active", START, Duration::ZERO, all)
 }
 
 /// A flow of now.
@@ -353,7 +335,7 @@ fn changes(args: &Args, rate: f64, life: Duration, round: &mut Found) -> Result<
     let daemon = Daemon { socket: stage.switch.daemon.socket.clone() };
     let commands = std::thread::spawn(move || {
         for (words, done) in ordered {
-            let did = if words.is_empty() { Ok(Vec::new()) } else { daemon.command(&words).map_err(text) };
+            let did = if words.is_empty() { Ok(Vec::new()) } else { daemon.command(&words) };
             // A benchmark that has failed does not wait for it.
             let _ = done.send(did.and_then(|_| states(&daemon)));
         }

@@ -12,23 +12,13 @@
 //! how often the core looks for events. Silent ports take turns with their bursts, so that each has been cold
 //! again before its next one; the daemon's own count of wake-ups says whether they were.
 
-use std::time::{Duration, Instant};
-
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sidecore_driver::load::{pin, LoadConfig};
-use sidecore_driver::net::NetDriver;
+use sidecore_driver::load::LoadConfig;
 use sidecore_driver::session::Config;
 
-use super::common::{apart, guest, median, middle, percentile, text, Output, Processors, Repeat, Result};
-use super::distance::{Distance, Mode};
-use super::draw::{chart, Axis, Line};
 use super::many::Stage;
-use super::modes::Modes;
-use super::ours::START;
-use super::results::Results;
-use super::runner::{fields, Round};
 use super::wake::Sleeper;
+use crate::prelude::*;
 
 /// `bench idle`.
 #[derive(Clone, Debug, clap::Args)]
@@ -283,7 +273,7 @@ impl Scene<'_> {
 
     /// How often events woke the core for a queue of the silent ports.
     fn woken(&self) -> Result<u64> {
-        let answer = self.stage.switch.daemon.show("queues").map_err(text)?;
+        let answer = self.stage.switch.daemon.show("queues")?;
         let queues = answer["queues"].as_array().ok_or("show queues --json has no queues")?;
         let silent = |queue: &&Value| queue["port"] != "p0" && queue["port"] != "p1";
         Ok(queues.iter().filter(silent).filter_map(|queue| queue["served"]["wakes"].as_u64()).sum())
@@ -317,20 +307,12 @@ fn take(driver: &mut NetDriver) -> Result<usize> {
 
 /// Waits for so many frames; when the first one was seen.
 fn received(driver: &mut NetDriver, count: usize) -> Result<Instant> {
-    let (start, mut came, mut first) = (Instant::now(), 0, None);
-    loop {
+    let (mut came, mut first) = (0, None);
+    until("all frames of a burst arrive", START, Duration::ZERO, || {
         came += take(driver)?;
-        if came > 0 {
-            let first = *first.get_or_insert_with(Instant::now);
-            if came >= count {
-                return Ok(first);
-            }
-        }
-        if start.elapsed() > START {
-            return Err(format!("{} of {count} frames were lost", count - came));
-        }
-        std::hint::spin_loop();
-    }
+        first = first.or((came > 0).then(Instant::now));
+        Ok(first.filter(|_| came >= count))
+    })
 }
 
 fn us(time: Duration) -> f64 {

@@ -31,6 +31,7 @@ mod net;
 mod ours;
 #[allow(dead_code, reason = "tests of the driver use more of the peers than the benchmarks do")]
 mod peers;
+mod prelude;
 mod ptnet;
 mod pvp;
 mod results;

@@ -7,20 +7,12 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use sidecore_driver::load::{Load, LoadConfig};
-use sidecore_driver::net::NetDriver;
 use sidecore_driver::session::Config;
-use sidecore_driver::Frontend;
 
-use super::common::{apart, guest, median, middle, text, Processors, Repeat};
-use super::distance::{Distance, Mode};
-use super::modes::Modes;
-use super::ours::{Switch, START};
-use super::peers::{self, Scratch};
-use super::results::Results;
-use super::runner::{by_turns, fields};
+use super::peers;
+use crate::prelude::*;
 
 /// `bench ports`.
 #[derive(Debug, clap::Args)]
@@ -54,18 +46,16 @@ pub(super) struct Stage {
     io_core: usize,
     pub(super) paths: Vec<PathBuf>,
     pub(super) silent: Vec<NetDriver>,
-    _scratch: Scratch,
 }
 
 impl Stage {
     /// So many ports on one switch, of which the first two have no driver yet.
     pub(super) fn start(io_core: usize, ports: u16) -> Result<Stage, String> {
-        let scratch = Scratch::new("sc-ports").map_err(text)?;
-        let paths: Vec<PathBuf> = (0..ports).map(|n| scratch.file(format!("p{n}"))).collect();
-        let switch = Switch::start(io_core, &scratch, &paths).map_err(text)?;
+        let switch = Switch::start(io_core, (0..ports).map(|n| format!("vhost-user:@/p{n}")), &[])?;
+        let paths: Vec<PathBuf> = (0..ports).map(|n| switch.file(format!("p{n}"))).collect();
         let silent =
             paths[2..].iter().map(|path| guest(path, Config::default())).collect::<Result<_, String>>()?;
-        Ok(Stage { switch, io_core, paths, silent, _scratch: scratch })
+        Ok(Stage { switch, io_core, paths, silent })
     }
 
     /// Has a pair talk on the first two ports.
@@ -78,11 +68,10 @@ impl Stage {
             let mut load = Load::new(a, b, config).map_err(text)?;
             let distance = Distance::before(&[config.core, io_core]);
             load.warm_up().map_err(text)?;
-            let before = switch.cycles().map_err(text)?;
+            let before = switch.spent()?;
             let report = load.measure().map_err(text)?;
-            let spent = switch.cycles().map_err(text)?.since(before);
-            let ns = spent.per_frame() / sidecore_driver::load::ticks_per_ns();
-            Ok(Sample { ns, mpps: report.mpps(), mode: distance.after() })
+            let spent = switch.spent()?.since(before);
+            Ok(Sample { ns: spent.per_frame(), mpps: report.mpps(), mode: distance.after() })
         })
     }
 

@@ -12,20 +12,10 @@
 //! The Linux bridge has two veth pairs; Open vSwitch has its own kinds of port, as a learning switch
 //! (`NORMAL`): those without DPDK (`tap`) its main thread serves, not the polling one.
 
-use std::time::{Duration, Instant};
-
-use sidecore_driver::memory::Page;
-
-use super::common::{median, middle, Processors, Repeat, Result};
-use super::distance::{Distance, Mode};
 use super::ends::{Kind, Side};
-use super::modes::Modes;
-use super::net::Net;
-use super::ours::START;
 use super::peers::Flows;
-use super::results::Results;
-use super::runner::{fields, in_parts};
 use super::target::{Setting, Target, Who};
+use crate::prelude::*;
 
 /// `bench matrix`.
 #[derive(Debug, clap::Args)]
@@ -61,7 +51,7 @@ pub enum Peer {
 }
 
 /// Frames under way at most, where nothing but the switch can lose them.
-const WINDOW: usize = 512;
+const WINDOW: u64 = 512;
 
 /// Something to be measured, and its name in tables and JSON.
 type Candidate = (&'static str, Who);
@@ -151,26 +141,21 @@ fn one(args: &Args, target: &Target<'_>, paced: bool, size: usize) -> Result<Sam
     let time = args.repeat.window;
     // Others keep no account, or one of another kind.
     let cycles = || if target.is_ours() { target.cycles() } else { Ok(None) };
-    let mut sent = 0;
     // Until the switch knows the receiver and its frames come: links and ports take their time to come up.
-    let begun = Instant::now();
     let first = to.received()?;
-    while to.received()? == first {
-        if begun.elapsed() > START {
-            return Err("no frame arrives".to_owned());
-        }
-        to.send(1)?;
+    until("a frame arrives", START, Duration::from_millis(1), || {
+        to.send()?;
         from.receive()?;
-        sent += from.send(1)? as u64;
-        std::thread::sleep(Duration::from_millis(1));
+        from.send()?;
         to.receive()?;
-    }
+        Ok((to.received()? != first).then_some(()))
+    })?;
     let distance = Distance::before(&target.cpus());
-    push(&mut from, &mut to, &mut sent, paced, time / 2)?;
+    push(&mut from, &mut to, paced, time / 2)?;
     let (before, lost) = (to.received()?, to.lost_and_wrong().0);
     let before_ns = cycles()?;
     let start = Instant::now();
-    push(&mut from, &mut to, &mut sent, paced, time)?;
+    push(&mut from, &mut to, paced, time)?;
     let seconds = start.elapsed().as_secs_f64();
     let (after, mode) = (to.received()?, distance.after());
     let busy = cycles()?.zip(before_ns).map(|(now, then)| now.since(then).share());
@@ -182,21 +167,12 @@ fn one(args: &Args, target: &Target<'_>, paced: bool, size: usize) -> Result<Sam
     Ok(Sample { mpps: (after - before) as f64 / seconds / 1e6, busy, lost, mode })
 }
 
-/// Fills one end and empties the other for as long as `window`; if `paced`, with no more than [`WINDOW`] of
-/// the frames `sent` under way.
-fn push(from: &mut Side, to: &mut Side, sent: &mut u64, paced: bool, window: Duration) -> Result<()> {
-    let start = Instant::now();
-    while start.elapsed() < window {
-        for _ in 0..16 {
-            let most = if paced {
-                let gone = to.received()? + to.lost_and_wrong().0;
-                WINDOW.saturating_sub(usize::try_from(sent.saturating_sub(gone)).unwrap_or(WINDOW))
-            } else {
-                WINDOW
-            };
-            *sent += from.send(most)? as u64;
-            to.receive()?;
-        }
-    }
-    Ok(())
+/// Fills one end and empties the other for as long as `time`; if `paced`, with no more than [`WINDOW`] frames
+/// under way.
+fn push(from: &mut Side, to: &mut Side, paced: bool, time: Duration) -> Result<()> {
+    let came = || {
+        to.receive()?;
+        Ok(to.gone())
+    };
+    from.run(if paced { WINDOW } else { u64::MAX }, time, came).map(drop)
 }

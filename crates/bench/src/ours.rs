@@ -6,15 +6,15 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::common::text;
+use super::common::{text, Result};
 use super::net::Net;
-use super::peers::{PeerError, Process, Scratch};
+use super::peers::{Process, Scratch};
 
 pub use super::common::START;
 
 /// What a polling core did with its time; the unit of time is the candidate's own.
 #[derive(Clone, Copy, Debug)]
-pub struct Cycles {
+pub struct Spent {
     /// With frames to move.
     pub busy: f64,
     /// Without, awake or asleep.
@@ -23,7 +23,7 @@ pub struct Cycles {
     pub frames: f64,
 }
 
-impl Cycles {
+impl Spent {
     /// What came since `before`.
     pub fn since(self, before: Self) -> Self {
         Self {
@@ -48,15 +48,15 @@ impl Cycles {
 ///
 /// # Errors
 /// It is not there.
-pub fn program() -> Result<PathBuf, PeerError> {
-    let here = std::env::current_exe().map_err(|e| PeerError::new(format!("/proc/self/exe: {e}")))?;
+pub fn program() -> Result<PathBuf> {
+    let here = std::env::current_exe().map_err(|e| format!("/proc/self/exe: {e}"))?;
     let program = here.with_file_name("sidecore");
     match program.is_file() {
         true => Ok(program),
-        false => Err(PeerError::new(format!(
+        false => Err(format!(
             "there is no {}: `make install` installs it, `make build` and `cargo build -p sidecore` build it",
             program.display()
-        ))),
+        )),
     }
 }
 
@@ -72,9 +72,9 @@ impl Daemon {
     ///
     /// # Errors
     /// The daemon does not run, or its answer is no JSON.
-    pub fn show(&self, topic: &str) -> Result<serde_json::Value, PeerError> {
+    pub fn show(&self, topic: &str) -> Result<serde_json::Value> {
         let text = self.command(&["show", topic, "--json"])?;
-        let failed = |what: &str| PeerError::new(format!("sidecore show {topic} --json: {what}"));
+        let failed = |what: &str| format!("sidecore show {topic} --json: {what}");
         let answer: serde_json::Value = serde_json::from_slice(&text).map_err(|e| failed(&e.to_string()))?;
         match answer["running"].as_bool() {
             Some(false) => Err(failed("the daemon is not running")),
@@ -86,7 +86,7 @@ impl Daemon {
     ///
     /// # Errors
     /// It does not answer.
-    pub fn drops(&self) -> Result<BTreeMap<String, u64>, PeerError> {
+    pub fn drops(&self) -> Result<BTreeMap<String, u64>> {
         let answer = self.show("drops")?;
         let mut all = BTreeMap::new();
         for drop in answer["drops"].as_array().into_iter().flatten() {
@@ -100,13 +100,13 @@ impl Daemon {
     ///
     /// # Errors
     /// It fails; the text is its own.
-    pub fn command(&self, words: &[&str]) -> Result<Vec<u8>, PeerError> {
+    pub fn command(&self, words: &[&str]) -> Result<Vec<u8>> {
         let mut command = Command::new(program()?);
         command.args(words);
         if let Some(socket) = &self.socket {
             command.arg("--socket").arg(socket);
         }
-        let failed = |what: &str| PeerError::new(format!("sidecore {}: {what}", words.join(" ")));
+        let failed = |what: &str| format!("sidecore {}: {what}", words.join(" "));
         let output = command.output().map_err(|e| failed(&e.to_string()))?;
         match output.status.success() {
             true => Ok(output.stdout),
@@ -120,7 +120,7 @@ impl Daemon {
 ///
 /// # Errors
 /// It does not answer, or no JSON.
-pub fn get(socket: &Path, path: &str) -> Result<serde_json::Value, String> {
+pub fn get(socket: &Path, path: &str) -> Result<serde_json::Value> {
     let mut stream = UnixStream::connect(socket).map_err(text)?;
     let request = format!("GET {path} HTTP/1.0\r\nHost: sidecore\r\n\r\n");
     stream.write_all(request.as_bytes()).map_err(text)?;
@@ -130,33 +130,20 @@ pub fn get(socket: &Path, path: &str) -> Result<serde_json::Value, String> {
     serde_json::from_str(body).map_err(|e| format!("{}: {e}", socket.display()))
 }
 
-/// Starts `sidecore run` with the words that `set` gives it, and waits until it is ready.
+/// Starts `sidecore run` with the words that `set` gives it, in the network namespace `net` if there is one,
+/// and waits until it is ready.
 ///
 /// # Errors
 /// It ends before that; the text has its last words.
-pub fn run(scratch: &Scratch, set: impl FnOnce(&mut Command)) -> Result<Process, PeerError> {
-    launch(scratch, (&program()?.to_string_lossy(), "sidecore"), |command| set(command.arg("run")))
-}
-
-/// As [`run`], in the network namespace `net`.
-///
-/// # Errors
-/// As of [`run`].
-pub fn run_in(net: &Net, scratch: &Scratch, set: impl FnOnce(&mut Command)) -> Result<Process, PeerError> {
-    let program = program()?;
-    launch(scratch, ("nsenter", "util-linux"), |command| {
-        command.arg(format!("--net={}", net.path())).arg(program);
+pub fn run(net: Option<&Net>, scratch: &Scratch, set: impl FnOnce(&mut Command)) -> Result<Process> {
+    let (ours, log) = (program()?.to_string_lossy().into_owned(), scratch.file("log"));
+    let (program, package) = if net.is_some() { ("nsenter", "util-linux") } else { (&*ours, "sidecore") };
+    let mut process = Process::start(program, package, log.clone(), |command| {
+        if let Some(net) = net {
+            command.arg(format!("--net={}", net.path())).arg(&ours);
+        }
         set(command.arg("run"));
-    })
-}
-
-fn launch(
-    scratch: &Scratch,
-    (program, package): (&str, &str),
-    set: impl FnOnce(&mut Command),
-) -> Result<Process, PeerError> {
-    let log = scratch.file("log");
-    let mut process = Process::start(program, package, log.clone(), set)?;
+    })?;
     let ready = || std::fs::read_to_string(&log).is_ok_and(|text| text.lines().any(|line| line == "ready"));
     process.wait_until("it is ready", START, ready)?;
     Ok(process)
@@ -168,62 +155,55 @@ pub struct Switch {
     pub process: Process,
     /// The daemon, to be asked.
     pub daemon: Daemon,
+    /// Where its sockets are.
+    scratch: Scratch,
 }
 
 impl Switch {
-    /// Starts it with a vhost-user port for each of `paths`, on one I/O core.
-    pub fn start(io_core: usize, scratch: &Scratch, paths: &[PathBuf]) -> Result<Self, PeerError> {
-        let ports: Vec<String> = paths.iter().map(|path| format!("vhost-user:{}", path.display())).collect();
-        Self::start_with(io_core, scratch, &ports, &[])
-    }
-
-    /// Starts it with ports of any kind, `KIND:WHERE,…`, which are called `p0`, `p1`, …, and `more` words for
-    /// `sidecore run`.
-    pub fn start_with(
+    /// Starts it on one I/O core with ports of any kind, `KIND:WHERE,…`, which are called `p0`, `p1`, …, and
+    /// `more` words for `sidecore run`. In what a port says `@` stands for the switch's own folder.
+    pub fn start<P: AsRef<str>>(
         io_core: usize,
-        scratch: &Scratch,
-        ports: &[String],
+        ports: impl IntoIterator<Item = P>,
         more: &[&str],
-    ) -> Result<Self, PeerError> {
-        let named = ports.iter().enumerate().map(|(number, port)| (format!("p{number}"), port.clone()));
-        Self::start_in(None, io_core, scratch, named, more)
+    ) -> Result<Self> {
+        let named = ports.into_iter().enumerate().map(|(number, port)| (format!("p{number}"), port));
+        Self::start_in(None, io_core, named, more)
     }
 
     /// Starts it with ports that have names, in the network namespace `net` if there is one.
-    pub fn start_in(
+    pub fn start_in<P: AsRef<str>>(
         net: Option<&Net>,
         io_core: usize,
-        scratch: &Scratch,
-        ports: impl Iterator<Item = (String, String)>,
+        ports: impl IntoIterator<Item = (String, P)>,
         more: &[&str],
-    ) -> Result<Self, PeerError> {
-        let socket = scratch.file("ctl");
+    ) -> Result<Self> {
+        let scratch = Scratch::new("sc-switch")?;
+        let (socket, folder) = (scratch.file("ctl"), scratch.file(""));
         let set = |command: &mut Command| {
             command.args(["--cores", &io_core.to_string(), "--socket"]).arg(&socket).args(more);
             for (name, port) in ports {
+                let port = port.as_ref().replacen("@/", &folder.to_string_lossy(), 1);
                 command.arg("--port").arg(format!("{name}={port}"));
             }
         };
-        let process = match net {
-            Some(net) => run_in(net, scratch, set)?,
-            None => run(scratch, set)?,
-        };
-        Ok(Self { process, daemon: Daemon { socket: Some(socket) } })
+        Ok(Self { process: run(net, &scratch, set)?, daemon: Daemon { socket: Some(socket) }, scratch })
     }
 
-    /// From `show cores --json`: nanoseconds, turned into cycles of the time stamp counter.
-    pub fn cycles(&self) -> Result<Cycles, PeerError> {
+    /// A file in its folder.
+    pub fn file(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.scratch.file(name)
+    }
+
+    /// From `show cores --json`, in nanoseconds.
+    pub fn spent(&self) -> Result<Spent> {
         let answer = self.daemon.show("cores")?;
         let core = &answer["cores"][0];
         let number = |key: &str| {
-            let missing = || PeerError::new(format!("sidecore show cores --json: no {key} in {answer}"));
+            let missing = || format!("sidecore show cores --json: no {key} in {answer}");
             core[key].as_f64().ok_or_else(missing)
         };
-        let per_ns = sidecore_driver::load::ticks_per_ns();
-        Ok(Cycles {
-            busy: number("busy_ns")? * per_ns,
-            idle: (number("idle_ns")? + number("sleep_ns")?) * per_ns,
-            frames: number("frames")?,
-        })
+        let idle = number("idle_ns")? + number("sleep_ns")?;
+        Ok(Spent { busy: number("busy_ns")?, idle, frames: number("frames")? })
     }
 }

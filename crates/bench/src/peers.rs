@@ -3,32 +3,13 @@
 //!
 //! Depends on the standard library only, so that tests of other crates may include it by path.
 
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// A peer that did not start or stopped by itself.
-#[derive(Debug)]
-pub struct PeerError(String);
-
-impl PeerError {
-    /// With a text for people.
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-}
-
-impl fmt::Display for PeerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for PeerError {}
-
-type Result<T> = std::result::Result<T, PeerError>;
+/// An error is a text for people.
+type Result<T> = std::result::Result<T, String>;
 
 /// A directory of our own, removed with everything in it.
 #[derive(Debug)]
@@ -39,7 +20,7 @@ impl Scratch {
     pub fn new(name: &str) -> Result<Self> {
         let nanos = std::time::UNIX_EPOCH.elapsed().map_or(0, |t| t.subsec_nanos());
         let path = std::env::temp_dir().join(format!("{name}-{}-{nanos:x}", std::process::id()));
-        fs::create_dir_all(&path).map_err(|e| PeerError(format!("making {}: {e}", path.display())))?;
+        fs::create_dir_all(&path).map_err(|e| format!("making {}: {e}", path.display()))?;
         Ok(Self(path))
     }
 
@@ -74,18 +55,17 @@ impl Process {
     /// Starts `program`; its output goes to `log`. `package` is named if the program is missing.
     pub fn start(program: &str, package: &str, log: PathBuf, set: impl FnOnce(&mut Command)) -> Result<Self> {
         if !installed(program) {
-            return Err(PeerError(format!("{program} is not installed: apt-get install {package}")));
+            return Err(format!("{program} is not installed: apt-get install {package}"));
         }
-        let out =
-            fs::File::create(&log).map_err(|e| PeerError(format!("creating {}: {e}", log.display())))?;
-        let both = out.try_clone().map_err(|e| PeerError(format!("{}: {e}", log.display())))?;
+        let out = fs::File::create(&log).map_err(|e| format!("creating {}: {e}", log.display()))?;
+        let both = out.try_clone().map_err(|e| format!("{}: {e}", log.display()))?;
         // setpriv (util-linux, always installed) lets the kernel kill the child if we are killed;
         // stdbuf (coreutils) shows its output line by line.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "stdbuf", "-oL", program]);
         set(&mut command);
         command.stdin(Stdio::piped()).stdout(out).stderr(both);
-        let child = command.spawn().map_err(|e| PeerError(format!("starting {program}: {e}")))?;
+        let child = command.spawn().map_err(|e| format!("starting {program}: {e}"))?;
         Ok(Self { name: program.to_owned(), child, log })
     }
 
@@ -121,11 +101,11 @@ impl Process {
         self.child.wait().ok()
     }
 
-    fn failed(&self, what: &str) -> PeerError {
+    fn failed(&self, what: &str) -> String {
         let output = self.output();
         let lines: Vec<&str> = output.lines().collect();
         let tail = lines[lines.len().saturating_sub(15)..].join("\n  ");
-        PeerError(format!("{} {what}; its last words:\n  {tail}", self.name))
+        format!("{} {what}; its last words:\n  {tail}", self.name)
     }
 }
 
@@ -271,11 +251,6 @@ impl Testpmd {
         self.process.output()
     }
 
-    /// Is it still running?
-    pub fn alive(&mut self) -> bool {
-        self.process.child.try_wait().is_ok_and(|status| status.is_none())
-    }
-
     /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
         self.process.kill();
@@ -317,7 +292,7 @@ impl Ovs {
     pub fn start(core: usize, ports: &[OvsPort], flows: Flows) -> Result<Self> {
         // DPDK inside Open vSwitch wants this directory whatever OVS_RUNDIR says.
         let system = "/var/run/openvswitch";
-        fs::create_dir_all(system).map_err(|e| PeerError(format!("making {system}: {e}")))?;
+        fs::create_dir_all(system).map_err(|e| format!("making {system}: {e}"))?;
         let scratch = Scratch::new("sc-ovs")?;
         let socket = format!("unix:{}", scratch.file("db.sock").display());
         let schema = "/usr/share/openvswitch/vswitch.ovsschema";
@@ -356,7 +331,7 @@ impl Ovs {
         let ovs = Self { daemon, _database: database, scratch };
         // DPDK's own words are among the lines of a usage that is longer than a screen.
         ovs.configure(ports, flows).map_err(|e| match ovs.daemon.output().split_once("|ERR|") {
-            Some((_, why)) => PeerError(format!("{}; {e}", why.lines().next().unwrap_or_default())),
+            Some((_, why)) => format!("{}; {e}", why.lines().next().unwrap_or_default()),
             None => e,
         })?;
         Ok(ovs)
@@ -392,7 +367,7 @@ impl Ovs {
     /// Has exactly these flows, one a line, as `ovs-ofctl` reads them.
     pub fn set_flows(&self, flows: &str) -> Result<()> {
         let file = self.scratch.file("flows");
-        fs::write(&file, flows).map_err(|e| PeerError(format!("writing {}: {e}", file.display())))?;
+        fs::write(&file, flows).map_err(|e| format!("writing {}: {e}", file.display()))?;
         call(&self.scratch, "ovs-ofctl", &["del-flows", "sc0"])?;
         call(&self.scratch, "ovs-ofctl", &["add-flows", "sc0", &file.to_string_lossy()]).map(drop)
     }
@@ -409,7 +384,7 @@ impl Ovs {
         };
         match (value("processing cycles"), value("idle cycles"), value("packets received")) {
             (Some(busy), Some(idle), Some(packets)) => Ok((busy, idle, packets)),
-            _ => Err(PeerError(format!("pmd-stats-show was not understood:\n{text}"))),
+            _ => Err(format!("pmd-stats-show was not understood:\n{text}")),
         }
     }
 }
@@ -424,15 +399,13 @@ fn vsctl(dir: &Scratch, args: &[&str]) -> Result<String> {
 /// Runs one of Open vSwitch's tools to its end, in the private directory.
 fn call(dir: &Scratch, program: &str, args: &[&str]) -> Result<String> {
     if !installed(program) {
-        return Err(PeerError(format!(
-            "{program} is not installed: apt-get install openvswitch-switch-dpdk"
-        )));
+        return Err(format!("{program} is not installed: apt-get install openvswitch-switch-dpdk"));
     }
     let output = Command::new(program).args(args).env("OVS_RUNDIR", &dir.0).output();
-    let output = output.map_err(|e| PeerError(format!("starting {program}: {e}")))?;
+    let output = output.map_err(|e| format!("starting {program}: {e}"))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(PeerError(format!("{program} {}: {}", args.join(" "), said.trim())));
+        return Err(format!("{program} {}: {}", args.join(" "), said.trim()));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
@@ -471,20 +444,24 @@ pub fn waited(process: u32, thread: u32) -> u64 {
 
 /// Gives a thread real-time priority, so that other work on the machine does not interrupt it.
 pub fn prioritize(thread: u32) -> Result<()> {
-    schedule(thread, ["-f", "-p", "10"])
+    schedule(thread, &["-f", "-p", "10"])
 }
 
 /// Takes it away again: what a thread starts inherits it.
 pub fn unprioritize(thread: u32) -> Result<()> {
-    schedule(thread, ["-o", "-p", "0"])
+    schedule(thread, &["-o", "-p", "0"])
 }
 
-fn schedule(thread: u32, how: [&str; 3]) -> Result<()> {
-    let status = Command::new("chrt").args(how).arg(thread.to_string()).status();
-    match status {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(PeerError(format!("chrt (package util-linux) on thread {thread}: {status}"))),
-        Err(error) => Err(PeerError(format!("chrt (package util-linux): {error}"))),
+/// Gives a thread a scheduling class, in the words of chrt(1).
+pub fn schedule(thread: u32, how: &[&str]) -> Result<()> {
+    let output = Command::new("chrt").args(how).arg(thread.to_string()).output();
+    let output = output.map_err(|e| format!("chrt (package util-linux): {e}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            Err(format!("chrt {}: {}", how.join(" "), said.trim()))
+        }
     }
 }
 

@@ -10,18 +10,12 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
 use sidecore_driver::load::{Load, LoadConfig, LoadReport};
-use sidecore_driver::memory::Page;
 
-use super::common::{merged, middle, page, text, Processors, Range, Repeat, Result};
-use super::distance::{Distance, Mode};
-use super::modes::Modes;
-use super::ours::Cycles;
+use super::ours::Spent;
 use super::peers::{self, Flows};
-use super::results::Results;
-use super::runner::{beside_peers, fields};
 use super::target::{waited, Setting, Target, Who};
+use crate::prelude::*;
 
 /// What is measured, in the order of the table, and its name in tables and JSON. Ours is the first.
 const CANDIDATES: [(&str, Who); 4] = [
@@ -79,7 +73,7 @@ pub struct Args {
 struct Sample {
     report: LoadReport,
     /// The candidate's own account of its core.
-    cycles: Option<Cycles>,
+    cycles: Option<Spent>,
     /// Share of the window in which load or candidate waited for its core.
     waited: f64,
     /// How far the two cores were from each other.
@@ -168,7 +162,7 @@ fn row(size: u16, candidate: &'static str, samples: &[Sample], testpmd: Option<&
     let mpps = |sample: &Sample| sample.report.mpps();
     let by_mode = |samples: &[Sample]| Modes::of(samples, |sample| (sample.mode, mpps(sample)));
     let sum = |value: fn(&LoadReport) -> u64| samples.iter().map(|s| value(&s.report)).sum::<u64>();
-    let cycles: Option<Vec<Cycles>> = samples.iter().map(|s| s.cycles).collect();
+    let cycles: Option<Vec<Spent>> = samples.iter().map(|s| s.cycles).collect();
     let latency = merged(samples.iter().filter_map(|s| s.report.latency.clone()));
     let ratios = |theirs: &[Sample]| Range::of(samples.iter().zip(theirs).map(|(s, r)| mpps(s) / mpps(r)));
     fields! {

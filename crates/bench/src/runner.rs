@@ -2,8 +2,9 @@
 //! machine meets all alike.
 //!
 //! A benchmark says what its cases are and how one of them is measured. What was measured are *figures*
-//! ([`figures`]), which are declared once: for a sample, and for the row in which their medians are. What is
-//! made in one place only is declared there ([`fields`]). Values that have names are declared with them
+//! ([`figures`]), which are declared once: for a sample, and for the row in which their medians are. A row's
+//! keys and their values are declared together ([`row`]). What is made in one place only is declared there
+//! ([`fields`]). Values that have names are declared with them
 //! ([`named`]).
 
 use std::collections::BTreeMap;
@@ -132,6 +133,35 @@ macro_rules! figures {
     };
 }
 pub(crate) use figures;
+
+/// A row of a table whose keys, types and values are declared together. The function, which stands in front,
+/// makes the row: what it does first is in its body.
+macro_rules! row {
+    (
+        $(#[$of_function:meta])*
+        $reach:vis fn $make:ident $(<$life:lifetime>)? ($($given:ident: $type:ty),* $(,)?) -> $made:ty {
+            $($first:tt)*
+        }
+
+        $(#[$about:meta])*
+        $vis:vis struct $name:ident {
+            $($(#[$of:meta])* $seen:vis $key:ident: $kind:ty = $value:expr),+ $(,)?
+        }
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Debug, serde::Serialize)]
+        $vis struct $name {
+            $($(#[$of])* $seen $key: $kind),+
+        }
+
+        $(#[$of_function])*
+        $reach fn $make $(<$life>)? ($($given: $type),*) -> $made {
+            $($first)*
+            <$made>::from($name { $($key: $value),+ })
+        }
+    };
+}
+pub(crate) use row;
 
 /// A struct that is declared where it is made, for JSON and tables: its keys in this order.
 macro_rules! fields {

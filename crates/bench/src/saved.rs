@@ -8,10 +8,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde::de::DeserializeOwned;
-use serde::Deserialize;
 use serde_json::Value;
 
-use crate::common::Result;
+use crate::prelude::*;
 use crate::{blk, fib, group, idle, sched, vale, vsr};
 
 /// `bench draw`.

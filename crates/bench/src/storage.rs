@@ -7,23 +7,15 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::peers::{PeerError, Process, Scratch};
+use super::peers::{Process, Scratch};
 
-/// What is behind a disk.
+/// What is behind a disk: a file or a block device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Image {
-    /// A file or a block device.
-    File {
-        /// Where.
-        path: PathBuf,
-        /// Past the page cache (O_DIRECT).
-        direct: bool,
-    },
-    /// Nothing: reads are zeroes.
-    Null {
-        /// Bytes.
-        size: u64,
-    },
+pub struct Image {
+    /// Where.
+    pub path: PathBuf,
+    /// Past the page cache (O_DIRECT).
+    pub direct: bool,
 }
 
 /// A disk that is exported.
@@ -55,11 +47,9 @@ impl StorageDaemon {
     }
 
     /// Starts it on processor `core`; without one it goes where the kernel puts it.
-    pub fn start(core: Option<usize>, scratch: &Scratch, exports: &[Export]) -> Result<Self, PeerError> {
+    pub fn start(core: Option<usize>, scratch: &Scratch, exports: &[Export]) -> Result<Self, String> {
         if !Self::installed() {
-            return Err(PeerError::new(format!(
-                "{PROGRAM} is not installed: apt-get install qemu-system-common qemu-utils"
-            )));
+            return Err(format!("{PROGRAM} is not installed: apt-get install qemu-system-common qemu-utils"));
         }
         let control = scratch.file("qmp");
         let cores = core.map_or_else(|| format!("0-{}", super::peers::cpus() - 1), |core| core.to_string());
@@ -103,20 +93,11 @@ impl StorageDaemon {
 
 /// Without QEMU's locks: a process that was killed keeps its own until the kernel has ended the last of its
 /// requests.
-fn blockdev(n: usize, image: &Image) -> String {
-    match image {
-        Image::File { path, direct } => {
-            let (cache, path) = (if *direct { "on" } else { "off" }, path.display());
-            let driver =
-                if path.to_string().starts_with("/dev/") && !path.to_string().starts_with("/dev/shm/") {
-                    "host_device"
-                } else {
-                    "file"
-                };
-            format!(
-                "driver={driver},node-name=d{n},filename={path},aio=io_uring,cache.direct={cache},discard=unmap,locking=off"
-            )
-        }
-        Image::Null { size } => format!("driver=null-co,node-name=d{n},size={size},read-zeroes=on"),
-    }
+fn blockdev(n: usize, Image { path, direct }: &Image) -> String {
+    let (cache, path) = (if *direct { "on" } else { "off" }, path.display().to_string());
+    let is_device = path.starts_with("/dev/") && !path.starts_with("/dev/shm/");
+    let driver = if is_device { "host_device" } else { "file" };
+    format!(
+        "driver={driver},node-name=d{n},filename={path},aio=io_uring,cache.direct={cache},discard=unmap,locking=off"
+    )
 }

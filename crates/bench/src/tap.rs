@@ -12,20 +12,16 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 
-use serde::Serialize;
 use sidecore_engine::core::CoreStatus;
 use sidecore_engine::graph::{Attach, CoreOptions};
 use sidecore_engine::host::tap::{Tap, TapConfig, TapSource};
 use sidecore_engine::port::DEFAULT_MTU;
 use sidecore_engine::switch::{Switch, SwitchOptions};
 
-use super::common::{middle, text, Range, Result};
-use super::distance::{Distance, Mode};
 use super::engine::Engine;
-use super::modes::{self, Modes};
-use super::net::{ip, missing, Net};
-use super::results::Results;
-use super::runner::fields;
+use super::modes;
+use super::net::missing;
+use crate::prelude::*;
 
 /// `bench tap`.
 #[derive(Debug, clap::Args)]
@@ -153,10 +149,7 @@ impl Bridge {
         between.ip("link add br0 type bridge")?;
         between.ip("link set br0 up")?;
         for (i, net) in nets.iter().enumerate() {
-            between.enter(|| {
-                let (name, space) = (format!("v{i}"), net.id().to_string());
-                ip(&["link", "add", &name, "type", "veth", "peer", "name", "eth0", "netns", &space])
-            })?;
+            between.ip(&format!("link add v{i} type veth peer name eth0 netns {}", net.id()))?;
             between.ip(&format!("link set v{i} master br0 up"))?;
             net.ip("link set eth0 up")?;
             address(net, i, "eth0")?;

@@ -10,16 +10,15 @@ use std::process::Command;
 use std::sync::Arc;
 
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};
-use sidecore_driver::load::pin;
-use sidecore_driver::memory::Page;
-use sidecore_driver::{Frontend, Listener};
+use sidecore_driver::load::ticks_per_ns;
+use sidecore_driver::Listener;
 
-use super::common::{apart, text, Processors, Result};
 use super::ends::{Kind, PathEnd, Side};
 use super::lane::End;
-use super::net::{ip, missing, Net};
-use super::ours::{Cycles, Daemon, Switch, START};
-use super::peers::{self, Flows, Ovs, OvsPort, Scratch, Testpmd, VhostPort};
+use super::net::{ip, missing};
+use super::ours::{Daemon, Spent};
+use super::peers::{self, Flows, Ovs, OvsPort, Testpmd, VhostPort};
+use crate::prelude::*;
 use sidecore_pktgen::end::PortAddress;
 
 /// Our two stations, and the router's at both ports.
@@ -106,7 +105,7 @@ pub struct Target<'s> {
     net: Option<Arc<Net>>,
     /// Where unpinned threads may run.
     anywhere: CpuSet,
-    scratch: Scratch,
+    _scratch: Scratch,
 }
 
 impl<'s> Target<'s> {
@@ -133,7 +132,7 @@ impl<'s> Target<'s> {
         net: Option<Net>,
         setting: Setting<'s>,
     ) -> Result<Target<'s>> {
-        let scratch = Scratch::new("sc-target").map_err(text)?;
+        let scratch = Scratch::new("sc-target")?;
         let mut ends = [0, 1].map(|n| PathEnd::there(kinds[usize::from(n)], n, &scratch.file("")));
         let (mut listeners, core) = ([None, None], setting.cpus.io_core);
         if net.is_none() {
@@ -144,10 +143,10 @@ impl<'s> Target<'s> {
             None => ip(&format!("link {words}").split(' ').collect::<Vec<_>>()),
         };
         let running = match who {
-            Who::Switch | Who::Router => Running::Ours(ours(who, setting, &scratch, &ends)?),
+            Who::Switch | Who::Router => Running::Ours(ours(who, setting, &ends)?),
             Who::Testpmd => {
                 let ports = ends.each_ref().map(|end| VhostPort { path: end.path.clone(), client: false });
-                Running::Testpmd(Testpmd::start(core, &ports, 1).map_err(text)?)
+                Running::Testpmd(Testpmd::start(core, &ports, 1)?)
             }
             Who::Ovs(flows) => {
                 ends = ends.map(PathEnd::of_ovs);
@@ -160,7 +159,7 @@ impl<'s> Target<'s> {
                     Kind::VhostUser => OvsPort::Vhost(end.path.clone()),
                     _ => OvsPort::Tap,
                 };
-                let ovs = Ovs::start(core, &ends.each_ref().map(port), *flows).map_err(text)?;
+                let ovs = Ovs::start(core, &ends.each_ref().map(port), *flows)?;
                 let taps = ends.iter().filter(|end| end.kind == Kind::Tap);
                 taps.into_iter().try_for_each(|end| link(&format!("set dev {} up", end.near())))?;
                 Running::Ovs(ovs)
@@ -174,7 +173,7 @@ impl<'s> Target<'s> {
             Who::Given(..) => Running::Others,
         };
         let (anywhere, net) = (sched_getaffinity(None).map_err(text)?, net.map(Arc::new));
-        Ok(Target { who: who.clone(), running, setting, ends, listeners, net, anywhere, scratch })
+        Ok(Target { who: who.clone(), running, setting, ends, listeners, net, anywhere, _scratch: scratch })
     }
 
     /// Looks whether the ports that were given are there and take frames of `longest` bytes; of others
@@ -247,17 +246,20 @@ impl<'s> Target<'s> {
         [0, 1].map(|at| (&self.ends[at], self.listeners[at].as_ref()))
     }
 
-    /// Its own account of its core so far, if it keeps one.
+    /// Its own account of its core so far, if it keeps one, in cycles of the time stamp counter.
     ///
     /// # Errors
     /// It does not answer.
-    pub fn cycles(&self) -> Result<Option<Cycles>> {
+    pub fn cycles(&self) -> Result<Option<Spent>> {
         let cycles = match &self.running {
-            Running::Ovs(ovs) => ovs.cycles().map(|(busy, idle, frames)| Cycles { busy, idle, frames }),
-            Running::Ours(switch) => switch.cycles(),
+            Running::Ovs(ovs) => ovs.cycles().map(|(busy, idle, frames)| Spent { busy, idle, frames }),
+            Running::Ours(switch) => switch.spent().map(|it| {
+                let per_ns = ticks_per_ns();
+                Spent { busy: it.busy * per_ns, idle: it.idle * per_ns, ..it }
+            }),
             _ => return Ok(None),
         };
-        cycles.map(Some).map_err(text)
+        cycles.map(Some)
     }
 
     /// Source and destination of the frames.
@@ -292,7 +294,7 @@ impl<'s> Target<'s> {
             _ => None,
         };
         let Some(daemon) = daemon else { return Ok(None) };
-        daemon.drops().map(Some).map_err(text)
+        daemon.drops().map(Some)
     }
 
     /// The calling thread and the one that moves the target's frames, if it has one of its own, each with its
@@ -302,7 +304,6 @@ impl<'s> Target<'s> {
     /// That is not allowed.
     pub fn threads(&self) -> Result<Vec<(u32, u32)>> {
         let own = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
-        let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         let process = match &self.running {
             Running::Ours(switch) => Some(switch.process.id()),
             Running::Testpmd(testpmd) => Some(testpmd.id()),
@@ -311,9 +312,9 @@ impl<'s> Target<'s> {
         };
         let polling = |process| Some((process, peers::polling_thread(process, self.setting.cpus.io_core)?));
         let threads: Vec<(u32, u32)> =
-            std::iter::once((own, thread)).chain(process.and_then(polling)).collect();
+            std::iter::once((own, this_thread())).chain(process.and_then(polling)).collect();
         let all = threads.iter().filter(|_| self.setting.fifo);
-        all.into_iter().try_for_each(|(_, thread)| peers::prioritize(*thread)).map_err(text)?;
+        all.into_iter().try_for_each(|(_, thread)| peers::prioritize(*thread))?;
         Ok(threads)
     }
 
@@ -337,11 +338,10 @@ impl<'s> Target<'s> {
         }
         // What it starts is not to be where we are, nor as urgent.
         if self.setting.fifo {
-            peers::unprioritize(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs())
-                .map_err(text)?;
+            peers::unprioritize(this_thread())?;
         }
         sched_setaffinity(None, &self.anywhere).map_err(text)?;
-        let again = ours(&self.who, self.setting, &self.scratch, &self.ends);
+        let again = ours(&self.who, self.setting, &self.ends);
         pin(self.setting.cpus.load_core).map_err(text)?;
         self.running = Running::Ours(again?);
         Ok(self.ends.each_ref().map(|end| end.path.clone()))
@@ -349,7 +349,7 @@ impl<'s> Target<'s> {
 }
 
 /// Our daemon with two virtio ports.
-fn ours(who: &Who, setting: Setting<'_>, scratch: &Scratch, ends: &[PathEnd; 2]) -> Result<Switch> {
+fn ours(who: &Who, setting: Setting<'_>, ends: &[PathEnd; 2]) -> Result<Switch> {
     let routed = *who == Who::Router;
     let port = |(number, end): (usize, &PathEnd)| {
         let socket = end.spec();
@@ -361,7 +361,7 @@ fn ours(who: &Who, setting: Setting<'_>, scratch: &Scratch, ends: &[PathEnd; 2])
     };
     let ports: Vec<String> = ends.iter().enumerate().map(port).collect();
     let more: &[&str] = if routed { &["--router", "r"] } else { &[] };
-    let switch = Switch::start_with(setting.cpus.io_core, scratch, &ports, more).map_err(text)?;
+    let switch = Switch::start(setting.cpus.io_core, &ports, more)?;
     if routed {
         route_to_gateway(&switch.daemon, "r")?;
     }
@@ -383,7 +383,7 @@ pub fn gateway_says() -> Vec<u8> {
 /// The daemon refuses.
 pub fn route_to_gateway(daemon: &Daemon, router: &str) -> Result<()> {
     let gateway = GATEWAY_IP.map(|byte| byte.to_string()).join(".");
-    daemon.command(&["route", "add", router, "0.0.0.0/0", "via", &gateway]).map(drop).map_err(text)
+    daemon.command(&["route", "add", router, "0.0.0.0/0", "via", &gateway]).map(drop)
 }
 
 /// Nanoseconds for which these threads had to wait for their processors so far.

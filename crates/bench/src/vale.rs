@@ -8,20 +8,10 @@
 //! are large enough that nothing is lost: what one turn sends fits into any receiver's ring. The numbers of
 //! receivers alternate, and so does the copy limit of the same processor.
 
-use std::time::{Duration, Instant};
-
-use serde::{Deserialize, Serialize};
-use sidecore_driver::load::{copy_limit, pin};
+use sidecore_driver::load::copy_limit;
 use sidecore_port::Port;
 
-use super::common::{apart, median, middle, text, Output, Processors, Repeat, Result};
-use super::distance::{Distance, Mode};
-use super::draw::{chart, distinct, Axis, Line};
-use super::modes::Modes;
-use super::ours::Switch;
-use super::peers::Scratch;
-use super::results::Results;
-use super::runner::{by_turns, fields, figures, in_parts};
+use crate::prelude::*;
 
 /// `bench vale`.
 #[derive(Debug, clap::Args)]
@@ -89,23 +79,29 @@ figures! {
 
 type Sample = (Figures, Mode);
 
-/// One row of the table: medians.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Row {
-    size: u16,
-    to: To,
-    receivers: u16,
-    /// Nanoseconds of the I/O core for each frame taken, in each round.
-    samples: Vec<f64>,
-    #[serde(flatten)]
-    figures: Figures,
-    /// Nanoseconds that copying alone costs.
-    limit_ns: f64,
-    /// Rate of delivered frames against the rate at which they could be copied.
-    of_limit: f64,
-    /// Frames delivered a second, in millions, by the distance of the two processors.
-    #[serde(skip_deserializing)]
-    modes: Modes,
+row! {
+    fn row(frames: (u16, To), receivers: u16, of: &[Sample], limit_ns: f64) -> Row {
+        let figures = Figures::of(of.iter().map(|it| &it.0));
+    }
+
+    /// One row of the table: medians.
+    #[derive(Deserialize)]
+    pub struct Row {
+        size: u16 = frames.0,
+        to: To = frames.1,
+        receivers: u16 = receivers,
+        /// Nanoseconds of the I/O core for each frame taken, in each round.
+        samples: Vec<f64> = of.iter().map(|it| it.0.ns_per_frame).collect(),
+        #[serde(flatten)]
+        figures: Figures = figures,
+        /// Nanoseconds that copying alone costs.
+        limit_ns: f64 = limit_ns,
+        /// Rate of delivered frames against the rate at which they could be copied.
+        of_limit: f64 = figures.mpps_out * limit_ns / 1e3,
+        /// Frames delivered a second, in millions, by the distance of the two processors.
+        #[serde(skip_deserializing)]
+        modes: Modes = Modes::of(of, |(it, mode)| (*mode, it.mpps_out)),
+    }
 }
 
 /// The address of receiver `n`; the sender is number 0.
@@ -119,21 +115,17 @@ struct Stage {
     sender: Port,
     receivers: Vec<Port>,
     switch: Switch,
-    _scratch: Scratch,
 }
 
 impl Stage {
     fn start(args: &Args, receivers: u16) -> Result<Stage> {
-        let scratch = Scratch::new("sc-vale").map_err(text)?;
-        let path = |n: u16| scratch.file(format!("r{n}"));
         let slots = |n: u16| if n == 0 { SENDER } else { RECEIVER };
-        let ports: Vec<String> =
-            (0..=receivers).map(|n| format!("ring:{},slots={}", path(n).display(), slots(n))).collect();
-        let switch = Switch::start_with(args.cpus.io_core, &scratch, &ports, &[]).map_err(text)?;
-        let attach = |n: u16| Port::attach(&path(n).to_string_lossy()).map_err(text);
+        let ports = (0..=receivers).map(|n| format!("ring:@/r{n},slots={}", slots(n)));
+        let switch = Switch::start(args.cpus.io_core, ports, &[])?;
+        let attach = |n: u16| Port::attach(&switch.file(format!("r{n}")).to_string_lossy()).map_err(text);
         let sender = attach(0)?;
         let receivers = (1..=receivers).map(attach).collect::<Result<Vec<_>>>()?;
-        let mut stage = Stage { sender, receivers, switch, _scratch: scratch };
+        let mut stage = Stage { sender, receivers, switch };
         stage.introduce()?;
         Ok(stage)
     }
@@ -177,7 +169,7 @@ impl Stage {
         let (mut next, mut laid) = (0, 0);
         let (mut sent, mut got) = (0u64, 0u64);
         let distance = Distance::before(&cpus);
-        let before = self.switch.cycles().map_err(text)?;
+        let before = self.switch.spent()?;
         let start = Instant::now();
         while start.elapsed() < time {
             for _ in 0..16 {
@@ -206,13 +198,13 @@ impl Stage {
         }
         // The last batch is delivered just before its slots come back.
         got += self.drain()?;
-        let spent = self.switch.cycles().map_err(text)?.since(before);
+        let spent = self.switch.spent()?.since(before);
         let copies = if to == To::Unicast { 1 } else { u64::from(last) };
         if got != sent * copies {
             return Err(format!("{sent} frames were sent to {copies} receivers each, and {got} arrived"));
         }
         let [mpps_in, mpps_out] = [sent, got].map(|frames| frames as f64 / seconds / 1e6);
-        let ns_per_frame = spent.per_frame() / sidecore_driver::load::ticks_per_ns();
+        let ns_per_frame = spent.per_frame();
         let ns_per_copy = ns_per_frame / copies as f64;
         Ok((Figures { ns_per_frame, ns_per_copy, mpps_in, mpps_out }, distance.after()))
     }
@@ -250,21 +242,11 @@ pub fn run(args: &Args) -> Result<()> {
     })?;
     let limits = samples.remove(0);
     let mut rows = Vec::new();
-    for (part, &(size, to)) in frames.iter().enumerate() {
+    for (part, &frames) in frames.iter().enumerate() {
         let limit_ns = middle(&limits[part / 2], |it| it.0.ns_per_frame);
-        rows.extend(args.receivers.iter().zip(&samples).map(|(&receivers, of)| {
-            let figures = Figures::of(of[part].iter().map(|it| &it.0));
-            Row {
-                size,
-                to,
-                receivers,
-                samples: of[part].iter().map(|it| it.0.ns_per_frame).collect(),
-                figures,
-                limit_ns,
-                of_limit: figures.mpps_out * limit_ns / 1e3,
-                modes: Modes::of(&of[part], |(it, mode)| (*mode, it.mpps_out)),
-            }
-        }));
+        let of_case =
+            |(&receivers, of): (&u16, &Vec<Vec<Sample>>)| row(frames, receivers, &of[part], limit_ns);
+        rows.extend(args.receivers.iter().zip(&samples).map(of_case));
     }
     let note = format!("one sender, {}; ns: busy time of the I/O core", args.repeat);
     Results::new("vale", &note).with("rows", &rows)?.give(&args.output, || draw(&rows))

@@ -7,20 +7,13 @@
 //! at half of that rate and accounts for every frame. What is lost must be among our named drops, or
 //! it was lost by testpmd; both are told. Any loss is a failure of the command.
 
-use std::time::Duration;
-
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use serde::Serialize;
 use sidecore_abi::virtio::features as f;
 use sidecore_driver::{Config, Want};
 
-use super::common::{apart, guest, text};
-use super::distance::Distance;
 use super::echo::{Account, Amount, Echo};
-use super::ours::{Switch, START};
-use super::peers::{self, Scratch, Testpmd, VirtioUser};
-use super::results::Results;
-use super::runner::fields;
+use super::peers::{self, Testpmd, VirtioUser};
+use crate::prelude::*;
 
 /// Entries of all rings. Half of it is the most that is on the way at once.
 const ENTRIES: u16 = 1024;
@@ -103,16 +96,15 @@ fn measure(
     mergeable: bool,
     queues: u16,
 ) -> Result<(impl Serialize, Account), String> {
-    let scratch = Scratch::new("sc-vu").map_err(text)?;
-    let [load, peer] = ["load", "peer"].map(|name| scratch.file(name));
     let role = if server { "client" } else { "server" };
     let ports = [
-        format!("vhost-user:{},queues={queues}", load.display()),
-        format!("vhost-user:{},queues={queues},role={role}", peer.display()),
+        format!("vhost-user:@/load,queues={queues}"),
+        format!("vhost-user:@/peer,queues={queues},role={role}"),
     ];
-    let switch = Switch::start_with(args.io_core, &scratch, &ports, &[]).map_err(text)?;
+    let switch = Switch::start(args.io_core, &ports, &[])?;
+    let [load, peer] = ["load", "peer"].map(|name| switch.file(name));
     let port = VirtioUser { path: peer, server, packed, mergeable, queues, entries: ENTRIES, mac: PEER_MAC };
-    let testpmd = Testpmd::echo(args.peer_core, &port).map_err(text)?;
+    let testpmd = Testpmd::echo(args.peer_core, &port)?;
     let words = |e: String| {
         format!("{e}\nsidecore's words:\n{}\ntestpmd's words:\n{}", switch.process.output(), testpmd.output())
     };
@@ -124,15 +116,14 @@ fn measure(
         // The ticks are meant (prctl(2), timer slack).
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         // Awake at once, though testpmd polls on the same processor: the load sleeps most of the time.
-        let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-        if let Err(e) = peers::prioritize(thread) {
+        if let Err(e) = peers::prioritize(this_thread()) {
             eprintln!("the load has no real-time priority, so rates are lower: {e}");
         }
         let driver = guest(&load, config)?;
         let mut echo = Echo::new(driver, LOAD_MAC, PEER_MAC, args.size.into(), u64::from(ENTRIES) / 2);
         echo.warm_up(START)?;
         negotiated(&switch, packed, mergeable, queues)?;
-        let before = switch.daemon.drops().map_err(text)?;
+        let before = switch.daemon.drops()?;
         let probe = || Distance::before(&[args.io_core, args.load_core, args.peer_core]);
         let distance = probe();
         let full = echo.measure(Amount::Time(args.window), None)?;
@@ -142,7 +133,7 @@ fn measure(
             Some(full.mpps * 1e6 / 2.0),
         )?;
         let modes = [full_mode, distance.after()];
-        let now = switch.daemon.drops().map_err(text)?.into_iter();
+        let now = switch.daemon.drops()?.into_iter();
         let since = now.map(|(reason, frames)| {
             let frames = frames - before.get(&reason).unwrap_or(&0);
             (reason, frames)
@@ -175,7 +166,7 @@ fn measure(
 
 /// Fails unless testpmd's port has become what was asked for.
 fn negotiated(switch: &Switch, packed: bool, mergeable: bool, queues: u16) -> Result<(), String> {
-    let answer = switch.daemon.show("ports").map_err(text)?;
+    let answer = switch.daemon.show("ports")?;
     let ports = answer["ports"].as_array();
     let port = ports.and_then(|ports| ports.iter().find(|port| port["name"] == "p1"));
     let state = &port.ok_or("the daemon does not know testpmd's port")?["state"];

@@ -8,8 +8,8 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
+use crate::prelude::*;
 use rustix::event::{epoll, eventfd, EventfdFlags};
 
 /// Stops the thread: more than all wake-ups together.
@@ -57,12 +57,8 @@ impl Sleeper {
         self.rounds += 1;
         let start = Instant::now();
         rustix::io::write(&*self.kick, &1u64.to_ne_bytes()).map_err(|e| format!("waking a thread: {e}"))?;
-        while self.woken.load(Ordering::Acquire) != self.rounds {
-            if start.elapsed() > within {
-                return Err(format!("a thread that was woken did not run for {within:?}"));
-            }
-            std::hint::spin_loop();
-        }
+        let runs = || Ok((self.woken.load(Ordering::Acquire) == self.rounds).then_some(()));
+        until("a thread runs that was woken", within, Duration::ZERO, runs)?;
         Ok(start.elapsed())
     }
 }

@@ -60,11 +60,13 @@ impl Random {
 }
 
 /// Sum of 16-bit words in network order, not yet folded (RFC 1071).
-fn sum(bytes: &[u8]) -> u32 {
+pub fn sum(bytes: &[u8]) -> u32 {
     bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0))).sum()
 }
 
-fn folded(mut sum: u32) -> [u8; 2] {
+/// The checksum of such a sum.
+#[inline]
+pub fn folded(mut sum: u32) -> [u8; 2] {
     while sum >> 16 != 0 {
         sum = (sum & 0xffff) + (sum >> 16);
     }

@@ -22,7 +22,7 @@ pub mod args;
 mod counters;
 mod dump;
 pub mod end;
-mod frame;
+pub mod frame;
 mod pace;
 mod ping;
 mod plan;

@@ -5,10 +5,7 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-
-use crate::common::{text, Result};
-use crate::runner::named;
+use crate::prelude::*;
 use crate::storage::Image;
 
 named! {
@@ -81,7 +78,7 @@ impl Images {
     /// The image for qemu-storage-daemon.
     pub fn storage(&self, medium: Medium, n: usize) -> Result<Image> {
         let medium = if medium == Medium::Ram { Medium::Tmpfs } else { medium };
-        Ok(Image::File { path: self.file(medium, n)?, direct: true })
+        Ok(Image { path: self.file(medium, n)?, direct: true })
     }
 
     /// The image for the host alone. `None`: it has none.

@@ -16,20 +16,13 @@ mod way;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use sidecore_driver::load::ticks_per_ns;
 
 use self::image::{Images, Medium};
 use self::player::{Part, Players, Work};
 use self::way::{host, Server, Way};
-use crate::common::{median, on, Common, Result};
-use crate::distance::{Distance, Mode};
-use crate::draw::{chart, stack, Axis, Line};
-use crate::modes::Modes;
-use crate::results::Results;
-use crate::runner::{fields, figures, Round};
+use crate::prelude::*;
 
 /// `bench blk`. All of it five times would take more than four minutes.
 #[derive(Debug, clap::Args)]
@@ -97,30 +90,6 @@ struct Sample {
     load_busy: Option<f64>,
     /// None: there is no load on another processor.
     mode: Option<Mode>,
-}
-
-/// A row of the table: medians.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Row {
-    medium: Medium,
-    work: Work,
-    depth: u16,
-    guests: u16,
-    way: String,
-    /// Requests a second, in each round.
-    samples: Vec<f64>,
-    #[serde(flatten)]
-    figures: Figures,
-    /// Share of the looks of the thread that plays guests that found answers.
-    load_busy: Option<f64>,
-    /// Ours against qemu-storage-daemon's: medians of the rounds' ratios.
-    iops_ratio: Option<f64>,
-    latency_ratio: Option<f64>,
-    /// Against the host's own rate.
-    of_host: Option<f64>,
-    /// Thousand requests a second; empty for the host, whose requests take no other processor.
-    #[serde(skip_deserializing)]
-    modes: Modes,
 }
 
 /// `bench blk`.
@@ -262,40 +231,53 @@ fn measure(args: &Args, common: &Common, cell: Cell, server: &Server, size: u64)
 }
 
 fn rows(cell: Cell, of_cell: &[(Way, Vec<Sample>)]) -> Vec<Row> {
-    let Cell { medium, work, depth, guests } = cell;
-    let of = |wanted: Way| of_cell.iter().find(|(way, samples)| *way == wanted && !samples.is_empty());
-    let by_mode = |samples: &[Sample]| {
-        let labelled: Vec<_> = samples.iter().filter_map(|s| Some((s.mode?, s.figures.iops / 1e3))).collect();
-        Modes::of(&labelled, |sample| *sample)
-    };
-    let storage = of(Way::Storage).map(|(_, samples)| by_mode(samples)).unwrap_or_default();
     let measured = of_cell.iter().filter(|(_, samples)| !samples.is_empty());
-    let row = |(way, samples): &(Way, Vec<Sample>)| {
+    measured.map(|of_way| row(cell, of_cell, of_way)).collect()
+}
+
+row! {
+    fn row(cell: Cell, of_cell: &[(Way, Vec<Sample>)], of_way: &(Way, Vec<Sample>)) -> Row {
+        let (way, samples) = of_way;
+        let of = |wanted: Way| of_cell.iter().find(|(way, of)| *way == wanted && !of.is_empty());
         let ratio = |other: Way, value: fn(&Figures) -> f64| {
             let (_, others) = of(other).filter(|_| *way == Way::Sidecore)?;
-            Some(median(
-                samples.iter().zip(others).map(|(ours, other)| value(&ours.figures) / value(&other.figures)),
-            ))
+            let both = samples.iter().zip(others);
+            Some(median(both.map(|(ours, other)| value(&ours.figures) / value(&other.figures))))
         };
-        Row {
-            medium,
-            work,
-            depth,
-            guests,
-            way: way.name().to_owned(),
-            samples: samples.iter().map(|s| s.figures.iops).collect(),
-            figures: Figures::of(samples.iter().map(|s| &s.figures)),
-            load_busy: samples.iter().map(|s| s.load_busy).collect::<Option<Vec<_>>>().map(median),
-            iops_ratio: ratio(Way::Storage, |s| s.iops),
-            latency_ratio: ratio(Way::Storage, |s| s.p50_us),
-            of_host: ratio(Way::Host, |s| s.iops),
-            modes: match way {
-                Way::Sidecore => by_mode(samples).over("ratio_to_storage_daemon", &storage),
-                _ => by_mode(samples),
-            },
-        }
-    };
-    measured.map(row).collect()
+        let by_mode = |samples: &[Sample]| {
+            let labelled = samples.iter().filter_map(|s| Some((s.mode?, s.figures.iops / 1e3)));
+            Modes::of(&labelled.collect::<Vec<_>>(), |sample| *sample)
+        };
+        let storage = of(Way::Storage).map(|(_, samples)| by_mode(samples)).unwrap_or_default();
+    }
+
+    /// A row of the table: medians.
+    #[derive(Deserialize)]
+    pub struct Row {
+        medium: Medium = cell.medium,
+        work: Work = cell.work,
+        depth: u16 = cell.depth,
+        guests: u16 = cell.guests,
+        way: String = way.name().to_owned(),
+        /// Requests a second, in each round.
+        samples: Vec<f64> = samples.iter().map(|s| s.figures.iops).collect(),
+        #[serde(flatten)]
+        figures: Figures = Figures::of(samples.iter().map(|s| &s.figures)),
+        /// Share of the looks of the thread that plays guests that found answers.
+        load_busy: Option<f64> =
+            samples.iter().map(|s| s.load_busy).collect::<Option<Vec<_>>>().map(median),
+        /// Ours against qemu-storage-daemon's: medians of the rounds' ratios.
+        iops_ratio: Option<f64> = ratio(Way::Storage, |s| s.iops),
+        latency_ratio: Option<f64> = ratio(Way::Storage, |s| s.p50_us),
+        /// Against the host's own rate.
+        of_host: Option<f64> = ratio(Way::Host, |s| s.iops),
+        /// Thousand requests a second; empty for the host, whose requests take no other processor.
+        #[serde(skip_deserializing)]
+        modes: Modes = match way {
+            Way::Sidecore => by_mode(samples).over("ratio_to_storage_daemon", &storage),
+            _ => by_mode(samples),
+        },
+    }
 }
 
 /// Keys without a value could not be measured here.

@@ -5,33 +5,20 @@
 //! a network and a remote host would hold it. The disk's guest reads 128 KiB one after the other, eight at a
 //! time. One thread plays all of them, and looks at the one that waits between any two turns of the other.
 
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::path::Path;
 
-use hdrhistogram::Histogram;
-use serde::Serialize;
-use sidecore_driver::net::NetDriver;
 use sidecore_driver::session::Config;
 
 use super::image::{Images, Medium};
-use super::player::{Part, Players, Work};
+use super::player::{Part, Players, Work as DiskWork};
 use super::EIGHT;
-use crate::common::{on, text, Common, Result};
-use crate::distance::{Distance, Mode};
-use crate::modes::Modes;
-use crate::ours::Switch;
-use crate::peers::Scratch;
-use crate::runner::figures;
+use crate::prelude::*;
+use crate::sched::guest::{Pair, Work};
 
-/// The other end holds a request for so long.
-const REMOTE: Duration = Duration::from_micros(20);
-/// An answer that takes as long is lost, and the request is sent again.
+/// The first answer that takes as long is lost.
 const LOST: Duration = Duration::from_millis(100);
 /// Longest time without any.
 const STUCK: Duration = Duration::from_secs(10);
-/// A frame: destination, source, a type for experiments.
-const FRAME: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
-const LEN: usize = 64;
 
 figures! {
     /// One measurement, or medians of them: alone and beside the disk.
@@ -70,18 +57,14 @@ impl Row {
 
 /// Measures once with a disk on `medium`.
 pub fn measure(common: &Common, core: usize, images: &Images, medium: Medium) -> Result<Sample> {
-    let scratch = Scratch::new("sc-ping").map_err(text)?;
-    let [disk, guest, peer] = ["d", "g", "n"].map(|name| scratch.file(name));
-    let specs = [
-        format!("blk:{},file={}", disk.display(), images.ours(medium, 0)?),
-        format!("vhost-user:{},wire=w,queues=1", guest.display()),
-        format!("vhost-user:{},wire=w,queues=1", peer.display()),
-    ];
-    let switch = Switch::start_with(core, &scratch, &specs, &[]).map_err(text)?;
+    let disk = format!("blk:@/d,file={}", images.ours(medium, 0)?);
+    let ends = ["g", "n"].map(|name| format!("vhost-user:@/{name},wire=w,queues=1"));
+    let switch = Switch::start(core, std::iter::once(disk).chain(ends), &[])?;
+    let [disk, guest, peer] = ["d", "g", "n"].map(|name| switch.file(name));
     // On a thread of its own: this one starts processes, which go wherever they like.
     let seen = on(common.load_core, || {
         let mut ping = Ping::connect(&guest, &peer)?;
-        let part = Part { work: Work::SequentialRead, depth: EIGHT, rate: 0.0 };
+        let part = Part { work: DiskWork::SequentialRead, depth: EIGHT, rate: 0.0 };
         let mut players = Players::connect(&[disk], part, images.size())?;
         let (probe, window) = (|| Distance::before(&[common.load_core, core]), common.repeat.window);
         let distance = probe();
@@ -91,7 +74,7 @@ pub fn measure(common: &Common, core: usize, images: &Images, medium: Medium) ->
         ping.play(Some(&mut players), window / 2)?;
         let ([p50_us, p99_us], answers) = ping.play(Some(&mut players), window)?;
         players.finish()?;
-        let bytes = answers * Work::SequentialRead.bytes() as u64;
+        let bytes = answers * DiskWork::SequentialRead.bytes() as u64;
         let disk_mb_per_second = bytes as f64 / window.as_secs_f64() / 1e6;
         let p99_vs_alone = p99_us / p99_alone_us;
         let figures =
@@ -103,71 +86,43 @@ pub fn measure(common: &Common, core: usize, images: &Images, medium: Medium) ->
 
 /// The guest that waits, and the other end of its wire.
 struct Ping {
-    guest: NetDriver,
-    peer: NetDriver,
-    /// When the request under way was sent.
-    sent: Option<Instant>,
-    /// Until when it is held.
-    held: Option<Instant>,
+    pair: Pair,
+    epoch: Instant,
 }
 
 impl Ping {
-    fn connect(guest: &PathBuf, peer: &PathBuf) -> Result<Ping> {
-        let connect = |path: &PathBuf| crate::common::guest(path, Config::default());
-        Ok(Ping { guest: connect(guest)?, peer: connect(peer)?, sent: None, held: None })
+    fn connect(guest: &Path, peer: &Path) -> Result<Ping> {
+        let connect = |path: &Path| crate::common::guest(path, Config::default());
+        let pair = Pair::new(connect(guest)?, connect(peer)?)?;
+        let mut ping = Ping { pair, epoch: Instant::now() };
+        // A request may be lost until both carriers are up: then there is another one.
+        until("a guest that waits has an answer", STUCK, Duration::ZERO, || {
+            ping.pair.set(Work::RequestResponse, ping.now());
+            let again = Instant::now() + LOST;
+            while ping.pair.done == 0 && Instant::now() < again {
+                ping.pair.turn(ping.now())?;
+            }
+            Ok((ping.pair.done > 0).then_some(()))
+        })?;
+        Ok(ping)
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// Plays for so long, beside `players` if there are any: median and 99th percentile in µs, and the
     /// players' answers.
     fn play(&mut self, mut players: Option<&mut Players>, window: Duration) -> Result<([f64; 2], u64)> {
-        let mut latency = Histogram::<u64>::new_with_bounds(1, 10_000_000_000, 3).map_err(text)?;
+        self.pair.begin()?;
         let (mut answers, start) = (0, Instant::now());
-        while start.elapsed() < window || latency.is_empty() {
-            if start.elapsed() > window + STUCK {
-                return Err(format!("a guest that waits has no answer for {STUCK:?}"));
-            }
-            self.turn(&mut latency)?;
+        while start.elapsed() < window || self.pair.done == 0 {
+            self.pair.turn(self.now())?;
             if let Some(players) = &mut players {
                 answers += players.turn()?;
             }
         }
+        let latency = self.pair.end()?.latency;
         Ok(([50.0, 99.0].map(|percent| latency.value_at_percentile(percent) as f64 / 1e3), answers))
     }
-
-    fn turn(&mut self, latency: &mut Histogram<u64>) -> Result<()> {
-        let now = Instant::now();
-        if let Some(sent) = self.sent {
-            let took = now.saturating_duration_since(sent);
-            if receives(&mut self.guest)? || took > LOST {
-                latency.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
-                self.sent = None;
-            }
-        }
-        if self.sent.is_none() && sends(&mut self.guest)? {
-            self.sent = Some(now);
-        }
-        if receives(&mut self.peer)? {
-            self.held = Some(now + REMOTE);
-        }
-        if self.held.is_some_and(|until| until <= now) && sends(&mut self.peer)? {
-            self.held = None;
-        }
-        Ok(())
-    }
-}
-
-/// Sends one frame, if there is room.
-fn sends(driver: &mut NetDriver) -> Result<bool> {
-    let put = |_, bytes: &mut [u8]| {
-        bytes[..FRAME.len()].copy_from_slice(&FRAME);
-        LEN
-    };
-    Ok(driver.send_with(0, 1, put).map_err(text)? == 1)
-}
-
-/// Takes frames of ours, if any have come.
-fn receives(driver: &mut NetDriver) -> Result<bool> {
-    let mut ours = false;
-    driver.receive(0, |_, bytes| ours |= bytes.len() == LEN).map_err(text)?;
-    Ok(ours)
 }

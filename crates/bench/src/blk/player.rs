@@ -5,15 +5,12 @@
 //! answers and take no interrupts.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use serde::{Deserialize, Serialize};
 use sidecore_driver::{Disk, DiskOptions, Request, Status};
 
-use crate::common::{text, Result};
 use crate::fib::tables::Random;
-use crate::runner::named;
+use crate::prelude::*;
 
 named! {
     /// What guests do.
@@ -215,13 +212,10 @@ impl Players {
     /// Waits for what is still in flight.
     pub fn finish(&mut self) -> Result<()> {
         for player in &mut self.0 {
-            let start = Instant::now();
-            while player.disk.in_flight() > 0 {
+            until("all requests have answers", STUCK, Duration::ZERO, || {
                 player.take(Instant::now(), |_| {})?;
-                if start.elapsed() > STUCK {
-                    return Err(format!("{} requests have no answer", player.disk.in_flight()));
-                }
-            }
+                Ok((player.disk.in_flight() == 0).then_some(()))
+            })?;
         }
         Ok(())
     }

@@ -3,16 +3,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
-
-use sidecore_engine::state::kinds::KINDS;
 
 use super::image::{Images, Medium};
 use super::player::Work;
-use crate::common::{text, Result};
-use crate::ours::Switch;
-use crate::peers::{self, installed, Scratch};
-use crate::runner::named;
+use crate::peers::{self, installed};
+use crate::prelude::*;
 use crate::storage::{Export, StorageDaemon};
 
 named! {
@@ -30,18 +25,12 @@ named! {
 impl Way {
     /// Why it cannot be measured here, if so.
     pub fn missing(self) -> Option<&'static str> {
-        let there = match self {
-            Self::Sidecore => KINDS.iter().any(|kind| kind.name == "blk"),
-            Self::Storage => StorageDaemon::installed(),
-            Self::Host => installed("fio"),
-        };
         match self {
-            _ if there => None,
-            Self::Sidecore => Some("this build has no ports of kind blk"),
-            Self::Storage => {
+            Self::Storage if !StorageDaemon::installed() => {
                 Some("qemu-storage-daemon is not installed: apt-get install qemu-system-common qemu-utils")
             }
-            Self::Host => Some("fio is not installed: apt-get install fio"),
+            Self::Host if !installed("fio") => Some("fio is not installed: apt-get install fio"),
+            _ => None,
         }
     }
 }
@@ -69,7 +58,7 @@ impl Server {
         medium: Medium,
         guests: u16,
     ) -> Result<Option<Server>> {
-        let scratch = Scratch::new("sc-blk").map_err(text)?;
+        let scratch = Scratch::new("sc-blk")?;
         let sockets: Vec<PathBuf> = (0..guests).map(|n| scratch.file(format!("d{n}"))).collect();
         let running = match way {
             Way::Sidecore => {
@@ -77,7 +66,7 @@ impl Server {
                     Ok(format!("blk:{},file={}", socket.display(), images.ours(medium, n)?))
                 };
                 let specs = sockets.iter().enumerate().map(spec).collect::<Result<Vec<_>>>()?;
-                Running::Sidecore(Switch::start_with(core, &scratch, &specs, &[]).map_err(text)?)
+                Running::Sidecore(Switch::start(core, &specs, &[])?)
             }
             Way::Storage => {
                 let export = |(n, socket): (usize, &PathBuf)| -> Result<Export> {
@@ -85,7 +74,7 @@ impl Server {
                     Ok(Export { socket: socket.clone(), image, queues: 1, writable: true })
                 };
                 let exports = sockets.iter().enumerate().map(export).collect::<Result<Vec<_>>>()?;
-                Running::Storage(StorageDaemon::start(Some(core), &scratch, &exports).map_err(text)?)
+                Running::Storage(StorageDaemon::start(Some(core), &scratch, &exports)?)
             }
             Way::Host => return Ok(None),
         };
@@ -98,10 +87,7 @@ impl Running {
     /// processors.
     pub fn busy_ns(&self) -> Result<f64> {
         match self {
-            Self::Sidecore(switch) => {
-                let cycles = switch.cycles().map_err(text)?;
-                Ok(cycles.busy / sidecore_driver::load::ticks_per_ns())
-            }
+            Self::Sidecore(switch) => Ok(switch.spent()?.busy),
             Self::Storage(daemon) => {
                 let of = daemon.id();
                 Ok(peers::threads(of).map(|thread| peers::ran(of, thread)).sum::<u64>() as f64)

@@ -3,19 +3,13 @@
 //! Both are started in turn on the I/O core, with two ports. When all flows have passed, samples are taken,
 //! each with the distance of the processors.
 
-use serde::Serialize;
-use sidecore_driver::load::pin;
-use sidecore_driver::memory::Page;
 use sidecore_driver::Listener;
 
-use super::super::common::{apart, text, Range, Result};
-use super::super::distance::{Distance, Mode};
 use super::super::lane::{End, Frames};
-use super::super::modes::Modes;
-use super::super::ours::START;
-use super::super::peers::{Flows, Ovs, OvsPort, Scratch};
+use super::super::peers::{Flows, Ovs, OvsPort};
 use super::list::{List, NAME};
-use super::{Driver, Ends, Kind, Method, Stage, ENTRIES, SIZE};
+use super::{Ends, Kind, Method, Stage, ENTRIES, SIZE};
+use crate::prelude::*;
 
 /// How much longer a sample is than a turn.
 const LONGER: u32 = 10;
@@ -49,7 +43,7 @@ impl Beside {
             ours.extend(apart(|| {
                 let mut stage = Stage::start(Kind::VhostUser, method, &[])?;
                 pin(method.cpus.load_core).map_err(text)?;
-                stage.switch.daemon.command(&["set", "p0", &format!("acl-in={NAME}")]).map_err(text)?;
+                stage.switch.daemon.command(&["set", "p0", &format!("acl-in={NAME}")])?;
                 stage.ends.introduce()?;
                 samples(method, list, &mut stage.ends)
             })?);
@@ -78,17 +72,17 @@ impl Beside {
 
 /// Sends the frames of `bench policy` through Open vSwitch, whose flows are the list.
 fn ovs(method: &Method<'_>, list: &List) -> Result<Vec<Sample>> {
-    let scratch = Scratch::new("sc-list").map_err(text)?;
+    let scratch = Scratch::new("sc-list")?;
     let paths = ["a", "b"].map(|name| scratch.file(name));
     let [a, b] = paths.each_ref().map(Listener::new);
     let listeners = [a.map_err(text)?, b.map_err(text)?];
     let ports = paths.map(OvsPort::Vhost);
-    let ovs = Ovs::start(method.cpus.io_core, &ports, Flows::Wire).map_err(text)?;
-    ovs.set_flows(&list.flows).map_err(text)?;
+    let ovs = Ovs::start(method.cpus.io_core, &ports, Flows::Wire)?;
+    ovs.set_flows(&list.flows)?;
     pin(method.cpus.load_core).map_err(text)?;
     let end = |listener: &Listener| {
         let frontend = listener.accept(START).map_err(text)?;
-        End::virtio(frontend, ENTRIES, SIZE, Page::Small).map(Driver::Lane)
+        End::virtio(frontend, ENTRIES, SIZE, Page::Small)
     };
     let mut ends = Ends(listeners.iter().map(end).collect::<Result<_>>()?);
     ends.introduce()?;

@@ -5,11 +5,9 @@
 //! daemon. How it is measured: [`super`].
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use super::super::common::{Processors, Repeat, Result};
-use super::super::results::Results;
 use super::{Kind, Measure, Method, Row, Traffic, SIZE};
+use crate::prelude::*;
 
 /// `bench containment`.
 #[derive(Debug, clap::Args)]

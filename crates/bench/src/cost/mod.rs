@@ -21,28 +21,16 @@ mod list;
 pub mod policy;
 
 use std::ops::Range;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::path::Path;
 
-use serde::Serialize;
-use sidecore_driver::e1000::{Config, E1000};
-use sidecore_driver::load::{pin, ticks_per_ns};
-use sidecore_driver::memory::Page;
-use sidecore_driver::Frontend;
-use sidecore_pktgen::end::{Blind, Lane, Source};
+use sidecore_pktgen::end::{Blind, Lane};
 
-use super::common::{apart, median, text, Processors, Result};
-use super::distance::{Distance, Mode};
-use super::lane::{End, Frames, Once, SIZE};
-use super::modes::Modes;
-use super::ours::{Switch, START};
-use super::peers::Scratch;
-use super::runner::named;
+use super::lane::{End, Flow, Frames, Once, SIZE};
+use crate::prelude::*;
 use list::List;
 
-/// Entries of a ring, frames sent at once, and frames under way at most.
+/// Entries of a ring, and frames under way at most.
 const ENTRIES: u16 = 1024;
-const BATCH: usize = 128;
 const WINDOW: u64 = 512;
 /// Frames that have not come after this time are lost.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -107,72 +95,11 @@ struct Method<'a> {
     window: Duration,
 }
 
-/// One row of the table.
-#[derive(Clone, Debug, Serialize)]
-struct Row {
-    port: Kind,
-    measure: &'static str,
-    /// Nanoseconds of the I/O core for a frame, median of all turns.
-    ns_per_frame: f64,
-    /// With it against without it: median of the sets, and where it lies with 95 %.
-    ratio: f64,
-    between: [f64; 2],
-    /// Each set's own.
-    sets: Vec<f64>,
-    /// Nanoseconds of the I/O core for a frame, by the distance of the two processors.
-    modes: Modes,
-}
-
 /// One turn: nanoseconds of the I/O core for a frame, and how far the two processors were from each other.
 type Turn = (Mode, f64);
 
-/// The driver of a port.
-enum Driver {
-    Lane(End),
-    Card(Box<E1000>),
-}
-
-impl Driver {
-    fn connect(kind: Kind, path: &PathBuf) -> Result<Driver> {
-        Ok(match kind {
-            Kind::Ring => Driver::Lane(End::ring(&path.to_string_lossy(), SIZE)?),
-            Kind::VhostUser => {
-                let frontend = Frontend::connect(path, START).map_err(text)?;
-                Driver::Lane(End::virtio(frontend, ENTRIES, SIZE, Page::Small)?)
-            }
-            Kind::E1000e => {
-                let config = Config { ring: ENTRIES, ..Config::default() };
-                Driver::Card(Box::new(E1000::open(path, &config).map_err(text)?))
-            }
-        })
-    }
-
-    /// Sends at most so many; how many.
-    #[inline]
-    fn send(&mut self, most: usize, frame: &mut impl Source) -> Result<u64> {
-        let sent = match self {
-            Driver::Lane(end) => {
-                let room = end.room()?.min(most);
-                end.send(room, frame)?.frames
-            }
-            Driver::Card(nic) => nic.send_with(most, |_, buffer| frame.write(buffer)).map_err(text)?,
-        };
-        Ok(sent as u64)
-    }
-
-    /// Takes what has come; how many.
-    #[inline]
-    fn receive(&mut self) -> Result<u64> {
-        let got = match self {
-            Driver::Lane(end) => end.receive(4 * BATCH, &mut Blind)?.frames,
-            Driver::Card(nic) => nic.receive(4 * BATCH, |_| {}).map_err(text)?,
-        };
-        Ok(got as u64)
-    }
-}
-
 /// The ends at a switch's ports: the sender, the receiver, and others.
-struct Ends(Vec<Driver>);
+struct Ends(Vec<End>);
 
 impl Ends {
     /// The receiver says a word, so that frames for it go to it alone.
@@ -180,43 +107,36 @@ impl Ends {
         let word = frame([0xff; 6], MAC[1]);
         let mut frame = Once(&word);
         // A driver may be ready before the port's carrier is; frames until then are dropped.
-        let start = Instant::now();
-        while start.elapsed() < START {
+        until("a frame comes", START, Duration::ZERO, || {
             self.0[1].send(1, &mut frame)?;
-            let until = Instant::now() + Duration::from_millis(20);
-            while Instant::now() < until {
-                if self.0[0].receive()? > 0 {
-                    return Ok(());
+            let end = Instant::now() + Duration::from_millis(20);
+            while Instant::now() < end {
+                if take(&mut self.0[0])? > 0 {
+                    return Ok(Some(()));
                 }
                 std::thread::yield_now();
             }
-        }
-        Err(format!("no frame came within {} s", START.as_secs()))
+            Ok(None)
+        })
     }
 
     /// Sends for `time`, and `least` frames at least; waits until all have come. How many came in a second,
     /// in millions.
     fn flow(&mut self, frames: &mut Frames<'_>, time: Duration, least: usize) -> Result<f64> {
         let [from, to, others @ ..] = &mut *self.0 else { return Err("a flow has two ends".to_owned()) };
-        let (mut sent, mut got) = (0, 0);
-        let start = Instant::now();
-        while start.elapsed() < time || sent < least as u64 {
-            for _ in 0..16 {
-                if sent - got <= WINDOW - BATCH as u64 {
-                    sent += from.send(BATCH, frames)?;
-                }
-                got += to.receive()?;
-                for other in &mut *others {
-                    other.receive()?;
-                }
-            }
-        }
-        let end = Instant::now();
-        while got < sent {
-            if end.elapsed() > PATIENCE {
-                return Err(format!("{} of {sent} frames did not arrive", sent - got));
-            }
-            got += to.receive()?;
+        let (mut flow, mut got, start) = (Flow::default(), 0, Instant::now());
+        while start.elapsed() < time || flow.sent < least as u64 {
+            flow.run(from, frames, WINDOW, time, || {
+                got += take(to)?;
+                others.iter_mut().try_for_each(|other| take(other).map(drop))?;
+                Ok(got)
+            })?;
+            let sent = flow.sent;
+            let all = until("all frames have arrived", PATIENCE, Duration::ZERO, || {
+                got += take(to)?;
+                Ok((got >= sent).then_some(()))
+            });
+            all.map_err(|late| format!("{late}: {} of {sent} are missing", sent - got))?;
         }
         Ok(got as f64 / start.elapsed().as_secs_f64() / 1e6)
     }
@@ -228,13 +148,10 @@ struct Stage {
     switch: Switch,
     /// The measure that is turned on.
     on: Option<&'static str>,
-    _scratch: Scratch,
 }
 
 impl Stage {
     fn start(kind: Kind, method: &Method<'_>, arguments: &[&str]) -> Result<Stage> {
-        let scratch = Scratch::new("sc-cost").map_err(text)?;
-        let path = |n: usize| scratch.file(format!("e{n}"));
         let port = |n: usize| {
             let mac = MAC[n].map(|byte| format!("{byte:02x}")).join(":");
             // A program at a ring port has no address of its own.
@@ -242,17 +159,17 @@ impl Stage {
                 Kind::Ring => format!("fdb={mac},slots={ENTRIES}"),
                 Kind::VhostUser | Kind::E1000e => format!("mac={mac}"),
             };
-            format!("{}:{},mac-guard=off,{more}", kind.name(), path(n).display())
+            format!("{}:@/e{n},mac-guard=off,{more}", kind.name())
         };
-        let ports: Vec<_> = (0..method.ports).map(port).collect();
-        let switch = Switch::start_with(method.cpus.io_core, &scratch, &ports, arguments).map_err(text)?;
+        let switch = Switch::start(method.cpus.io_core, (0..method.ports).map(port), arguments)?;
         if let Some(list) = method.list {
-            let file = scratch.file("acl");
+            let file = switch.file("acl");
             std::fs::write(&file, &list.rules).map_err(text)?;
-            switch.daemon.command(&["acl", list::NAME, &file.to_string_lossy()]).map_err(text)?;
+            switch.daemon.command(&["acl", list::NAME, &file.to_string_lossy()])?;
         }
-        let ends = (0..method.ports).map(|n| Driver::connect(kind, &path(n))).collect::<Result<_>>()?;
-        Ok(Stage { ends: Ends(ends), switch, on: None, _scratch: scratch })
+        let end = |n: usize| connect(kind, &switch.file(format!("e{n}")));
+        let ends = (0..method.ports).map(end).collect::<Result<_>>()?;
+        Ok(Stage { ends: Ends(ends), switch, on: None })
     }
 
     /// Turns on what `measure` has, and what no measure before it has off.
@@ -263,7 +180,7 @@ impl Stage {
         for (port, words) in &measure.options {
             let words: Vec<&str> =
                 ["set", port].into_iter().chain(words.iter().map(String::as_str)).collect();
-            self.switch.daemon.command(&words).map_err(text)?;
+            self.switch.daemon.command(&words)?;
         }
         self.on = Some(measure.name);
         self.ends.introduce()
@@ -296,11 +213,28 @@ impl Stage {
         let (each, mut frames) = (frames.len(), Frames { frames, next: 0 });
         self.flow(&mut frames, time / 5, each)?;
         let distance = Distance::before(&cpus);
-        let before = self.switch.cycles().map_err(text)?;
+        let before = self.switch.spent()?;
         self.flow(&mut frames, time, 0)?;
-        let spent = self.switch.cycles().map_err(text)?.since(before);
-        Ok((distance.after(), spent.per_frame() / ticks_per_ns()))
+        let spent = self.switch.spent()?.since(before);
+        Ok((distance.after(), spent.per_frame()))
     }
+}
+
+/// The driver of a port.
+fn connect(kind: Kind, path: &Path) -> Result<End> {
+    match kind {
+        Kind::Ring => End::ring(&path.to_string_lossy(), SIZE),
+        Kind::VhostUser => {
+            End::virtio(Frontend::connect(path, START).map_err(text)?, ENTRIES, SIZE, Page::Small)
+        }
+        Kind::E1000e => End::card(path, ENTRIES),
+    }
+}
+
+/// Takes what has come; how many.
+#[inline]
+fn take(end: &mut End) -> Result<u64> {
+    Ok(end.receive(usize::MAX, &mut Blind)?.frames as u64)
 }
 
 /// A frame of a local experimental type (IEEE 802).
@@ -365,16 +299,29 @@ impl Method<'_> {
         // These have both plain measures, too.
         let plain =
             |at: usize| modes(&samples[if at < PLAIN { 0..PLAIN } else { self.against(at) }].concat());
-        let row = |(at, ratios): (usize, Vec<f64>)| Row {
-            port: kind,
-            measure: self.measures[at].name,
-            ns_per_frame: median(samples[at].iter().map(|turn| turn.1)),
-            ratio: median(ratios.iter().copied()),
-            between: interval(&ratios),
-            sets: ratios,
-            modes: modes(&samples[at]).over("ratio_to_plain", &plain(at)),
+        let one = |(at, ratios): (usize, Vec<f64>)| {
+            row(kind, self.measures[at].name, &samples[at], ratios, &plain(at))
         };
-        Ok(ratios.into_iter().enumerate().map(row).collect())
+        Ok(ratios.into_iter().enumerate().map(one).collect())
+    }
+}
+
+row! {
+    fn row(port: Kind, name: &'static str, turns: &[Turn], ratios: Vec<f64>, plain: &Modes) -> Row {}
+
+    /// One row of the table.
+    struct Row {
+        port: Kind = port,
+        measure: &'static str = name,
+        /// Nanoseconds of the I/O core for a frame, median of all turns.
+        ns_per_frame: f64 = middle(turns, |turn| turn.1),
+        /// With it against without it: median of the sets, and where it lies with 95 %.
+        ratio: f64 = median(ratios.iter().copied()),
+        between: [f64; 2] = interval(&ratios),
+        /// Each set's own.
+        sets: Vec<f64> = ratios,
+        /// Nanoseconds of the I/O core for a frame, by the distance of the two processors.
+        modes: Modes = Modes::of(turns, |turn| *turn).over("ratio_to_plain", plain),
     }
 }
 

@@ -8,14 +8,12 @@
 //! measured: [`super`].
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use super::super::common::{Processors, Repeat, Result};
-use super::super::results::Results;
 use super::super::router::MANY;
 use super::beside::Beside;
 use super::list::{self, List};
 use super::{Kind, Measure, Method, Traffic, SIZE};
+use crate::prelude::*;
 
 /// `bench policy`.
 #[derive(Debug, clap::Args)]

@@ -11,7 +11,6 @@ use std::collections::VecDeque;
 use std::fs;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::time::Duration;
 
 use sidecore_driver::e1000::{Config, Model as Part, E1000 as Driver};
 use sidecore_engine::device::e1000::Model;
@@ -20,11 +19,10 @@ use sidecore_engine::port::{IngressQueue, Tally};
 
 use super::guest::{Clock, Guest, Mode};
 use super::model;
-use super::nic::Part as Card;
+use super::nic::{Nic, Part as Card};
 use super::stage::{frame, Limits, Stage};
-use super::{text, Args};
-use crate::common::median;
-use crate::draw::{chart, Axis, Line};
+use super::Args;
+use crate::prelude::*;
 
 /// What a trap takes in both figures: the paper's figure for one that the kernel emulates.
 const TRAP: Duration = Duration::from_nanos(1_200);
@@ -111,8 +109,8 @@ fn round_trip(args: &Args, itr: u16, stream: Option<u64>) -> Result<f64, String>
     const PING: u8 = 0xff;
     let mut stage = Stage::new(args.cpus.io_core)?;
     let config = Config { map: true, itr, ..Config::default() };
-    let mut guest =
-        Guest::new(stage.guest(Model::E1000, Limits::NONE, &config)?.into(), Mode::Exitless, TRAP)?;
+    let nic = Nic::Intel(Box::new(stage.guest(Model::E1000, Limits::NONE, &config)?));
+    let mut guest = Guest::new(nic, Mode::Exitless, TRAP)?;
     let mut host = stage.host()?;
     let (mut there, mut back) = (frame(0, 1, 64), frame(1, 0, 64));
     let clock = Clock::new();

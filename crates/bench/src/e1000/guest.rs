@@ -7,7 +7,7 @@
 //! on, as on processors of their own. There is no network stack: a frame costs what the driver and the traps
 //! cost.
 
-use std::time::{Duration, Instant};
+use crate::prelude::*;
 
 use super::nic::Nic;
 

@@ -11,6 +11,7 @@
 //!
 //! One processor has the I/O core, the other all drivers.
 
+pub mod ends;
 mod figures;
 mod full;
 mod guest;
@@ -20,14 +21,11 @@ pub mod stage;
 mod summary;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use self::nic::Part;
-use super::common::{on, text, Processors};
 use super::peers;
-use super::results::Results;
+use crate::prelude::*;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use sidecore_driver::memory::Page;
 
 /// `bench e1000`.
 #[derive(Debug, clap::Args)]

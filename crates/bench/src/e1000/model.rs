@@ -1,16 +1,12 @@
 //! The rows of the paper's Figure 4, by drivers whose traps have a price.
 
-use std::time::Duration;
-
-use serde::Serialize;
-use sidecore_driver::memory::Page;
-use sidecore_driver::net::NetDriver;
 use sidecore_engine::device::e1000::Model;
 
 use super::guest::{Clock, Guest, Mode, Seen};
 use super::nic::{Part, Setup};
 use super::stage::{frame, Limits, Stage};
-use super::{text, Args};
+use super::Args;
+use crate::prelude::*;
 
 /// The usual size of rings in Linux.
 const RING: u16 = 256;
@@ -72,31 +68,6 @@ fn kinds(part: Part) -> impl Iterator<Item = &'static Kind> {
     kinds.iter().filter(move |kind| part != Part::Intel(Model::E1000e) || kind.mode != Mode::Csb)
 }
 
-/// What was measured.
-#[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    /// `e1000`, `e1000e` or `rtl8169`.
-    pub model: &'static str,
-    /// The paper's name of the row.
-    pub row: &'static str,
-    /// `GH`: guest to host. `GG`: guest to guest.
-    pub path: &'static str,
-    /// Bytes of a frame.
-    pub size: usize,
-    /// What a trap takes, in nanoseconds.
-    pub trap_ns: u32,
-    /// Thousand frames a second that arrived.
-    pub kpps: f64,
-    /// Traps of the sending guest for each frame, and of the receiving one.
-    pub traps: [f64; 2],
-    /// Interrupts of the sending guest for each frame, and of the receiving one.
-    pub interrupts: [f64; 2],
-    /// Share of the frames that the receiver had no place for.
-    pub lost: f64,
-    /// What the paper measured, in thousand frames a second.
-    pub paper_kpps: Option<u32>,
-}
-
 /// Measures all rows.
 pub fn measure(args: &Args) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
@@ -151,21 +122,48 @@ pub fn one(
     pair.run(args.window / 4)?;
     let after = pair.seen();
     let time = (pair.clock.now() - start) as f64;
-    let [sender, receiver] = [0, 1].map(|i| after[i].since(before[i]));
-    let (queued, frames) = (sender.sent as f64, receiver.received as f64);
-    let each = |count: u64, frames: f64| if frames > 0.0 { count as f64 / frames } else { 0.0 };
-    Ok(Row {
-        model: part.name(),
-        row: kind.name,
-        path: if other { "GG" } else { "GH" },
-        size,
-        trap_ns,
-        kpps: frames / time * 1e6,
-        traps: [each(sender.traps, queued), each(receiver.traps, frames)],
-        interrupts: [each(sender.interrupts, queued), each(receiver.interrupts, frames)],
-        lost: (1.0 - frames / queued.max(1.0)).max(0.0),
-        paper_kpps: kind.paper.map(|paper| paper[usize::from(other)][usize::from(size > 64)]),
-    })
+    let seen = [0, 1].map(|i| after[i].since(before[i]));
+    Ok(row(part, kind, trap_ns, usize::from(other), size, time, seen))
+}
+
+row! {
+    fn row(
+        part: Part,
+        kind: &Kind,
+        trap_ns: u32,
+        path: usize,
+        size: usize,
+        time: f64,
+        seen: [Seen; 2],
+    ) -> Row {
+        let [sender, receiver] = seen;
+        let (queued, frames) = (sender.sent as f64, receiver.received as f64);
+        let each = |count: u64, frames: f64| if frames > 0.0 { count as f64 / frames } else { 0.0 };
+    }
+
+    /// What was measured.
+    pub struct Row {
+        /// `e1000`, `e1000e` or `rtl8169`.
+        pub model: &'static str = part.name(),
+        /// The paper's name of the row.
+        pub row: &'static str = kind.name,
+        /// `GH`: guest to host. `GG`: guest to guest.
+        pub path: &'static str = ["GH", "GG"][path],
+        /// Bytes of a frame.
+        pub size: usize = size,
+        /// What a trap takes, in nanoseconds.
+        pub trap_ns: u32 = trap_ns,
+        /// Thousand frames a second that arrived.
+        pub kpps: f64 = frames / time * 1e6,
+        /// Traps of the sending guest for each frame, and of the receiving one.
+        pub traps: [f64; 2] = [each(sender.traps, queued), each(receiver.traps, frames)],
+        /// Interrupts of the sending guest for each frame, and of the receiving one.
+        pub interrupts: [f64; 2] = [each(sender.interrupts, queued), each(receiver.interrupts, frames)],
+        /// Share of the frames that the receiver had no place for.
+        pub lost: f64 = (1.0 - frames / queued.max(1.0)).max(0.0),
+        /// What the paper measured, in thousand frames a second.
+        pub paper_kpps: Option<u32> = kind.paper.map(|paper| paper[path][usize::from(size > 64)]),
+    }
 }
 
 /// A guest that sends, and the guest or host that receives.

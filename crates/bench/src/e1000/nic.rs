@@ -1,7 +1,7 @@
 //! The cards that are measured, and one driver for all of them.
 
+use crate::prelude::*;
 use sidecore_driver::e1000::{Model as IntelModel, E1000};
-use sidecore_driver::memory::Page;
 use sidecore_driver::rtl8169::Rtl8169;
 use sidecore_driver::Error;
 use sidecore_engine::device::e1000::Model;
@@ -55,18 +55,6 @@ pub enum Nic {
     Intel(Box<E1000>),
     /// Realtek's.
     Realtek(Box<Rtl8169>),
-}
-
-impl From<E1000> for Nic {
-    fn from(driver: E1000) -> Nic {
-        Nic::Intel(Box::new(driver))
-    }
-}
-
-impl From<Rtl8169> for Nic {
-    fn from(driver: Rtl8169) -> Nic {
-        Nic::Realtek(Box::new(driver))
-    }
 }
 
 /// Does something with the driver, whichever it is.

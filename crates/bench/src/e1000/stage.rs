@@ -6,10 +6,8 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use sidecore_driver::e1000::{Config, E1000 as Driver};
-use sidecore_driver::net::NetDriver;
 use sidecore_driver::rtl8169 as realtek;
 use sidecore_driver::session;
 use sidecore_engine::core::Tuning;
@@ -21,9 +19,8 @@ use sidecore_engine::port::{Port, DEFAULT_MTU};
 use sidecore_engine::switch::{Switch, SwitchOptions};
 
 use super::nic::{Nic, Part, Setup};
-use super::text;
-use crate::common::guest;
 use crate::engine::{Direct, Engine};
+use crate::prelude::*;
 
 /// Entries of the host's rings.
 const HOST_RING: u16 = 1024;
@@ -91,7 +88,7 @@ impl Stage {
         match part {
             Part::Intel(model) => {
                 let config = Config { ring, page, map, itr, csb, ..Config::default() };
-                Ok(self.guest(model, limits, &config)?.into())
+                Ok(Nic::Intel(Box::new(self.guest(model, limits, &config)?)))
             }
             Part::Rtl8169 => {
                 let (port, number, path) = self.port()?;
@@ -103,7 +100,7 @@ impl Stage {
                 let config = realtek::Config { ring, page, csb };
                 let mut driver = realtek::Rtl8169::open(&path, &config).map_err(text)?;
                 driver.client().shortcut(Box::new(Direct(device)));
-                Ok(driver.into())
+                Ok(Nic::Realtek(Box::new(driver)))
             }
         }
     }

@@ -1,10 +1,8 @@
 //! The figures that a comparison of builds needs.
 
-use serde::Serialize;
-
 use super::full;
 use super::model::{self, UNMODIFIED, WITH_CSB};
-use crate::runner::fields;
+use crate::prelude::*;
 
 /// Those of these rows, for the shortest frames; null: it was not measured.
 pub fn of(rows: &[model::Row], full: &[full::Row]) -> impl Serialize {

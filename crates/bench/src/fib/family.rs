@@ -1,14 +1,12 @@
 //! IPv4 and IPv6 under one measurement.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
-use sidecore_driver::load::pin;
 use sidecore_fib::{v4, v6};
 
 use super::tables::{self, Keys, Random, Route};
 use super::Args;
-use crate::common::{text, Result};
+use crate::prelude::*;
 
 /// Addresses that are looked up together.
 pub const BATCH: usize = 64;
@@ -148,10 +146,7 @@ impl<F: Family> Loaded<F> {
     pub fn rate(&self, keys: Keys, args: &Args) -> Result<f64> {
         let mut reader = F::reader(&self.writer);
         let addresses = self.addresses(keys);
-        std::thread::scope(|scope| {
-            let looking = scope.spawn(move || look::<F>(&mut reader, addresses, args));
-            looking.join().unwrap_or_else(|_| Err("the lookups ended early".to_owned()))
-        })
+        apart(|| look::<F>(&mut reader, addresses, args))
     }
 
     /// Lookups of routed addresses a second while another processor changes routes, and the changes a second.
@@ -178,24 +173,20 @@ impl<F: Family> Loaded<F> {
     /// Microseconds of a change, the median and p99.
     pub fn updates(&mut self, args: &Args) -> Result<(f64, f64)> {
         let Loaded { routes, writer, random, .. } = self;
-        let mut times = std::thread::scope(|scope| {
-            let changing = scope.spawn(|| {
-                pin(args.change_core).map_err(text)?;
-                let mut times = Vec::with_capacity(CHANGES);
-                while times.len() < CHANGES {
-                    let Some(route) = random.one_of(routes) else { break };
-                    let begun = Instant::now();
-                    F::remove(writer, route);
-                    F::commit(writer)?;
-                    let between = Instant::now();
-                    F::insert(writer, route)?;
-                    F::commit(writer)?;
-                    times.push(between - begun);
-                    times.push(between.elapsed());
-                }
-                Ok(times)
-            });
-            changing.join().unwrap_or_else(|_| Err("the changes ended early".to_owned()))
+        let mut times = on(args.change_core, || {
+            let mut times = Vec::with_capacity(CHANGES);
+            while times.len() < CHANGES {
+                let Some(route) = random.one_of(routes) else { break };
+                let begun = Instant::now();
+                F::remove(writer, route);
+                F::commit(writer)?;
+                let between = Instant::now();
+                F::insert(writer, route)?;
+                F::commit(writer)?;
+                times.push(between - begun);
+                times.push(between.elapsed());
+            }
+            Ok(times)
         })?;
         times.sort();
         let at = |part: usize| {

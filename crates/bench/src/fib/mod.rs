@@ -7,19 +7,10 @@
 //! measured with and without changes, by turns; a second processor makes the changes. Lookups alone take one
 //! processor, so the distance of two does not apply to them; those beside changes have it.
 
-mod family;
+pub mod family;
 pub mod tables;
 
-use std::time::Duration;
-
-use serde::{Deserialize, Serialize};
-
-use super::common::{middle, Output, Repeat, Result};
-use super::distance::{Distance, Mode};
-use super::draw::{chart, Axis, Line};
-use super::modes::Modes;
-use super::results::Results;
-use super::runner::{fields, Round};
+use crate::prelude::*;
 use family::{Family, Loaded, V4, V6};
 use tables::Keys;
 

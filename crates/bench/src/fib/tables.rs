@@ -1,6 +1,6 @@
 //! Routing tables and addresses that look like the Internet's, the same each time.
 
-use crate::runner::named;
+use crate::prelude::*;
 
 /// Numbers that look random (xorshift64*, Vigna 2016).
 pub struct Random(u64);

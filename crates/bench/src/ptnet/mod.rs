@@ -11,19 +11,12 @@
 
 mod ends;
 
-use std::time::{Duration, Instant};
-
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use serde::Serialize;
 
-use self::ends::{End, Kind};
-use super::common::{median, on, percentile, Common, Result};
-use super::distance::{Distance, Mode};
-use super::draw::{chart, Axis, Line};
+use self::ends::{room, Kind};
+use super::e1000::ends::{Driver, End, Flow, Flown};
 use super::e1000::stage::Stage;
-use super::modes::Modes;
-use super::results::Results;
-use super::runner::{fields, figures, in_parts};
+use crate::prelude::*;
 
 /// `bench ptnet`.
 #[derive(Debug, clap::Args)]
@@ -199,56 +192,48 @@ fn row((kind, size, burst): Setting, samples: &[Sample]) -> Row {
 /// One round of one setting.
 fn one(common: &Common, (kind, size, burst): Setting, buf_size: u32) -> Result<Sample> {
     let mut stage = Stage::new(common.io_cores[0])?;
-    let mut end = || End::new(&mut stage, kind, size, buf_size);
-    let (mut a, mut b) = (end()?, end()?);
+    let mut end = || ends::end(&mut stage, kind, size, buf_size, false);
+    let mut ends = [end()?, end()?];
     // Both stations are known before anything counts.
-    b.greet(&mut a)?;
-    let window = WINDOW.max(2 * burst as u64).min(a.room());
-    let run = |a: &mut End, b: &mut End, time: Duration| -> Result<f64> {
-        let (start, before, mut turns) = (Instant::now(), b.received, 0u32);
-        loop {
-            if a.sent - b.received + burst as u64 <= window {
-                a.send(burst, b)?;
-            }
-            b.receive()?;
-            turns = turns.wrapping_add(1);
-            if turns % 64 == 0 && start.elapsed() >= time && b.received > before {
-                return Ok(start.elapsed().as_secs_f64());
-            }
-        }
-    };
-    run(&mut a, &mut b, common.repeat.window / 10)?;
+    let [a, b] = &mut ends;
+    b.greet(a)?;
+    let flow = Flow { burst, window: WINDOW.max(2 * burst as u64).min(room(size)), both_ways: false };
+    flow.run(&mut ends, common.repeat.window / 10)?;
     let distance = Distance::before(&[common.load_core, common.io_cores[0]]);
-    let (before, busy) = (b.received, stage.engine.busy());
-    let seconds = run(&mut a, &mut b, common.repeat.window)?;
-    let (frames, now) = ((b.received - before) as f64, stage.engine.busy());
-    let ns_per_frame = (now.0 - busy.0) as f64 / (now.1 - busy.1).max(1) as f64;
-    let mpps = frames / seconds / 1e6;
-    let gbps = mpps * size as f64 * 8.0 / 1e3;
-    Ok((Figures { mpps, gbps, ns_per_frame, lost: b.wrong }, distance.after()))
+    let Flown { mpps, gbps, ns_per_frame, .. } =
+        flow.measure(&stage.engine, &mut ends, common.repeat.window)?;
+    Ok((Figures { mpps, gbps, ns_per_frame, lost: ends[1].wrong }, distance.after()))
 }
 
 /// What each kick took in microseconds, and frames that were sent evenly at `rate` through an I/O core that
 /// may sleep.
 fn paced(common: &Common, rate: u32, buf_size: u32) -> Result<(Vec<f64>, u64)> {
     let mut stage = Stage::that_sleeps(common.io_cores[0])?;
-    let mut end = || End::that_traps(&mut stage, 60, buf_size);
+    let mut end = || ends::end(&mut stage, Kind::Plain, 60, buf_size, true);
     let (mut a, mut b) = (end()?, end()?);
     b.greet(&mut a)?;
     let (gap, before, start) = (Duration::from_secs(1) / rate, a.sent, Instant::now());
     let (mut next, mut times) = (start, Vec::new());
     while start.elapsed() < common.repeat.window {
         if Instant::now() >= next {
-            let kicks = a.kicks();
-            a.send(1, &b)?;
+            let before = kicks(&a);
+            a.send(1)?;
             next += gap;
-            if a.kicks() > kicks {
-                times.push(a.last_kick().as_secs_f64() * 1e6);
+            if kicks(&a).0 > before.0 {
+                times.push(kicks(&a).1.as_secs_f64() * 1e6);
             }
         }
         b.receive()?;
     }
     Ok((times, a.sent - before))
+}
+
+/// Kicks of a ptnet guest so far, and how long the last one took.
+fn kicks(end: &End) -> (u64, Duration) {
+    match &end.driver {
+        Driver::Ptnet(driver) => (driver.kicks(), driver.last_kick()),
+        _ => (0, Duration::ZERO),
+    }
 }
 
 fn picture(sweep: &[Row]) -> String {

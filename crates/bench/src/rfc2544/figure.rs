@@ -1,8 +1,8 @@
 //! The figure: the rate without loss by size, then, size by size, what arrives and what is lost by what is
 //! offered, and latency by load, of all candidates.
 
-use super::super::draw::{chart, distinct, stack, Axis, Line};
 use super::report::{CurveRow, Row};
+use crate::prelude::*;
 
 const NOTE: &str =
     "sidecore bench rfc2544 --svg FILE; one tester, one processor for each target, repetitions by turns";

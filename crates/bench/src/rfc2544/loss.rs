@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use crate::prelude::*;
 
 /// Frames that a daemon has dropped so far, by reason.
 pub type Drops = BTreeMap<String, u64>;

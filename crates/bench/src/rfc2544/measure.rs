@@ -5,15 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use hdrhistogram::Histogram;
 use sidecore_driver::load::now;
 
-use super::super::common::{text, whole, Result};
-use super::super::distance::{Distance, Mode};
-use super::super::ours::START;
 use super::super::target::{waited, Target};
 use super::goal::{Goal, Seen};
 use super::loss::Stages;
 use super::search::{Found, Search};
 use super::traffic::Traffic;
 use super::trial::{Spell, Tester, Trial};
+use crate::prelude::*;
 
 /// Loads at which latency is measured, in percent of the NDR.
 pub const LOADS: [u32; 4] = [10, 50, 90, 100];
@@ -81,6 +79,18 @@ pub struct Point {
     pub stages: Stages,
 }
 
+/// What was counted of all trials.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    pub trials: u64,
+    /// Trials by how far tester and target were from each other.
+    pub by_mode: BTreeMap<Mode, u64>,
+    /// Trials that were made again.
+    pub repeated: u64,
+    pub reordered: u64,
+    pub twice: u64,
+}
+
 /// A repetition.
 #[derive(Clone, Debug)]
 pub struct Repetition {
@@ -88,8 +98,6 @@ pub struct Repetition {
     pub pdr: Found,
     /// How far tester and target were from each other for most of the search.
     pub mode: Mode,
-    /// Trials by their mode.
-    pub trials_by_mode: BTreeMap<Mode, u64>,
     /// Where frames were lost at the NDR's upper bound.
     pub beyond: Stages,
     pub latency: Vec<Latency>,
@@ -101,12 +109,9 @@ pub struct Repetition {
     pub recovery_ms: Option<f64>,
     /// Milliseconds without frames while the daemon was killed and started again, and frames lost then.
     pub reset_ms: Option<f64>,
-    pub trials: u64,
-    pub repeated: u64,
+    pub tally: Tally,
     /// Whether the tester, not the target, was the limit.
     pub limited: bool,
-    pub reordered: u64,
-    pub twice: u64,
     pub per_ns: f64,
 }
 
@@ -119,11 +124,7 @@ struct Bench<'b, 't, 's> {
     threads: Vec<(u32, u32)>,
     /// The greatest rate at which no frame was late.
     fastest: f64,
-    trials: u64,
-    trials_by_mode: BTreeMap<Mode, u64>,
-    repeated: u64,
-    reordered: u64,
-    twice: u64,
+    tally: Tally,
 }
 
 /// What a trial was, beside what came of it.
@@ -145,20 +146,7 @@ pub fn measure(target: &mut Target<'_>, traffic: &Traffic, plan: Plan) -> Result
         tester.connect(START)?;
         let threads = target.threads()?;
         let counters = target.drops()?;
-        Bench {
-            tester,
-            target,
-            plan,
-            counters,
-            threads,
-            fastest: 0.0,
-            trials: 0,
-            trials_by_mode: BTreeMap::new(),
-            repeated: 0,
-            reordered: 0,
-            twice: 0,
-        }
-        .all()
+        Bench { tester, target, plan, counters, threads, fastest: 0.0, tally: Tally::default() }.all()
     })
 }
 
@@ -182,7 +170,6 @@ impl Bench<'_, '_, '_> {
             ndr,
             pdr,
             mode,
-            trials_by_mode: self.trials_by_mode,
             beyond,
             latency,
             curve,
@@ -190,11 +177,8 @@ impl Bench<'_, '_, '_> {
             burst_rate,
             recovery_ms: Some(recovery_ms),
             reset_ms,
-            trials: self.trials,
-            repeated: self.repeated,
+            tally: self.tally,
             limited,
-            reordered: self.reordered,
-            twice: self.twice,
             per_ns: self.tester.per_ns(),
         })
     }
@@ -210,18 +194,18 @@ impl Bench<'_, '_, '_> {
             let share = (waited(&self.threads) - before) as f64 / 1e9 / trial.seconds;
             let mode = distance.after();
             let stages = self.stages(&trial)?;
-            self.trials += 1;
-            *self.trials_by_mode.entry(mode).or_default() += 1;
+            self.tally.trials += 1;
+            *self.tally.by_mode.entry(mode).or_default() += 1;
             if let ([spell], 0) = (spells, trial.late) {
                 self.fastest = self.fastest.max(spell.rate);
             }
             if left == 0 || trial.is_valid() && share <= DISTURBED {
-                self.reordered += trial.came.reordered;
-                self.twice += trial.came.twice;
+                self.tally.reordered += trial.came.reordered;
+                self.tally.twice += trial.came.twice;
                 return Ok((trial, Around { stages, mode }));
             }
             left -= 1;
-            self.repeated += 1;
+            self.tally.repeated += 1;
         }
     }
 
@@ -317,11 +301,11 @@ impl Bench<'_, '_, '_> {
             for _ in 0..AGAIN {
                 // A burst with holes is none.
                 if trial.late > 0 {
-                    self.repeated += 1;
+                    self.tally.repeated += 1;
                     trial = self.tester.run(&[Spell { rate, frames }], false)?;
                 }
             }
-            self.trials += 1;
+            self.tally.trials += 1;
             match trial.lost() + trial.late {
                 0 => passed = frames,
                 _ => lost = Some(frames),
@@ -355,7 +339,7 @@ impl Bench<'_, '_, '_> {
         // A guest goes on at once; what is lost until the first frame arrives is the outage.
         for _ in 0..100 {
             let after = self.tester.run(&[spell], false)?;
-            self.trials += 1;
+            self.tally.trials += 1;
             if let Some(first) = after.first {
                 return Ok(self.tester.ns(first.saturating_sub(killed)) / 1e6);
             }

@@ -30,17 +30,17 @@ pub mod stats;
 pub mod traffic;
 pub mod trial;
 
+use std::cell::Cell;
 use std::path::PathBuf;
 
 use sidecore_pktgen::address::{Endpoints, Mac};
 use sidecore_pktgen::end::{host, PortAddress};
 
-use super::common::{on, page, text, Output, Processors, Result};
 use super::lane::End;
 use super::ours::Daemon;
 use super::peers::Flows;
-use super::results::Results;
 use super::target::{veths, Setting, Target, Who, STATIONS};
+use crate::prelude::*;
 use measure::{own_limit, OwnLimit, Plan, Repetition};
 use report::{summary, Own, Row};
 use traffic::{Lengths, Traffic};
@@ -237,7 +237,8 @@ struct Case<'a> {
     load: &'a Load,
     traffic: Traffic,
     own: OwnLimit,
-    done: Vec<Repetition>,
+    /// The first repetition's PDR: the loads of the curve are the same in all.
+    base: Cell<Option<f64>>,
 }
 
 /// `bench rfc2544`.
@@ -246,68 +247,46 @@ pub fn run(args: &Args) -> Result<()> {
     let (plan, loads, candidates) = (args.plan()?, args.loads()?, args.candidates()?);
     let rounds = if args.quick { 1 } else { args.repeat };
     let daemon = args.ports.as_ref().map(|_| Daemon { socket: args.socket.clone() });
-    for who in &candidates {
-        for load in &loads {
+    let mut frames = Vec::new();
+    for load in &loads {
+        for who in &candidates {
             let stations = Target::stations(who);
             let traffic = Traffic::new(&load.lengths, stations, args.flows, [args.src, args.dst])?;
             Target::look(who, traffic.longest()).map_err(|why| format!("{}: {why}", who.name()))?;
+            frames.push((who, load, traffic));
         }
     }
     let (mut cases, mut generator) = (Vec::new(), Vec::<Own>::new());
-    for load in &loads {
-        for who in &candidates {
-            let (ends, own) = alone(who, args, &load.lengths, 0.4 * plan.sum)?;
-            if !generator.iter().any(|it| it.ends == ends && it.size == load.name) {
-                eprintln!("the tester alone, {} B, {ends}: {:.2} Mpps", load.name, own.rate / 1e6);
-                generator.push(Own::of(ends, &load.name, &own));
-            }
-            let stations = Target::stations(who);
-            let traffic = Traffic::new(&load.lengths, stations, args.flows, [args.src, args.dst])?;
-            cases.push(Case { who, load, traffic, own, done: Vec::new() });
+    for (who, load, traffic) in frames {
+        let (ends, own) = alone(who, args, &load.lengths, 0.4 * plan.sum)?;
+        if !generator.iter().any(|it| it.ends == ends && it.size == load.name) {
+            eprintln!("the tester alone, {} B, {ends}: {:.2} Mpps", load.name, own.rate / 1e6);
+            generator.push(report::alone(ends, &load.name, &own));
         }
+        cases.push(Case { who, load, traffic, own, base: Cell::new(None) });
     }
-    let mut notes: Vec<String> = Vec::new();
-    for round in 1..=rounds {
-        let mut failed = Vec::new();
-        for (number, case) in cases.iter_mut().enumerate() {
-            let longest = case.traffic.longest();
-            let (page, daemon) = (page(), daemon.as_ref());
-            let setting = Setting { cpus: args.cpus, longest, page, daemon, fifo: args.fifo };
-            // The loads of the curve are the same in all repetitions.
-            let base = case.done.first().and_then(|first| first.pdr.lower).map(|load| load as f64);
-            let plan = Plan { most: plan.most.min(case.own.rate).max(1e4), base, ..plan };
-            let name = case.who.name();
-            let measured = Target::start(case.who, setting)
-                .and_then(|mut target| measure::measure(&mut target, &case.traffic, plan));
-            match measured {
-                Ok(repetition) => {
-                    let of = |lower: Option<u64>| lower.unwrap_or(0) as f64 / 1e6;
-                    eprintln!(
-                        "round {round}/{rounds}: {name}, {} B: NDR {:.3} Mpps, PDR {:.3} Mpps, {} trials",
-                        case.load.name,
-                        of(repetition.ndr.lower),
-                        of(repetition.pdr.lower),
-                        repetition.trials
-                    );
-                    case.done.push(repetition);
-                }
-                // One of those beside us that is not there leaves the others; without us there is nothing to
-                // say.
-                Err(why) if args.compare && *case.who != Who::Switch => {
-                    eprintln!("round {round}/{rounds}: {name}, {} B: {why}", case.load.name);
-                    // Its output follows the first line.
-                    notes.push(format!("{name}: {}", why.lines().next().unwrap_or("failed")));
-                    failed.push(number);
-                }
-                Err(why) => return Err(format!("{name}: {why}")),
-            }
+    // One of those beside us that is not there leaves the others; without us there is nothing to say.
+    let is_peer = |case: &Case<'_>| (case.who.name(), args.compare && *case.who != Who::Switch);
+    let (samples, missing) = beside_peers(rounds, &cases, is_peer, |round, case| {
+        let (page, daemon, longest) = (page(), daemon.as_ref(), case.traffic.longest());
+        let setting = Setting { cpus: args.cpus, longest, page, daemon, fifo: args.fifo };
+        let plan = Plan { most: plan.most.min(case.own.rate).max(1e4), base: case.base.get(), ..plan };
+        let mut target = Target::start(case.who, setting)?;
+        let it = measure::measure(&mut target, &case.traffic, plan)?;
+        let [ndr, pdr] = [it.ndr, it.pdr].map(|found| found.lower.map(|load| load as f64));
+        if round.number == 1 {
+            case.base.set(pdr);
         }
-        // Repetitions are compared in pairs: a target that misses one takes part no longer.
-        failed.into_iter().rev().for_each(|number| drop(cases.remove(number)));
-    }
-    let row =
-        |case: &Case<'_>| Row::of(case.who.name(), &case.load.name, &case.traffic, &case.own, &case.done);
-    let rows: Vec<Row> = cases.iter().filter_map(row).collect();
+        let [ndr, pdr] = [ndr, pdr].map(|rate| rate.unwrap_or(0.0) / 1e6);
+        let (who, size, trials) = (case.who.name(), &case.load.name, it.tally.trials);
+        eprintln!("{round}: {who}, {size} B: NDR {ndr:.3} Mpps, PDR {pdr:.3} Mpps, {trials} trials");
+        Ok(vec![it])
+    })?;
+    let row = |(case, of): (&Case<'_>, &Vec<Vec<Repetition>>)| {
+        report::row(case.who.name(), &case.load.name, &case.traffic, &case.own, of.first()?)
+    };
+    let rows: Vec<Row> = cases.iter().zip(&samples).filter_map(row).collect();
+    let notes: Vec<String> = missing.into_values().collect();
     Results::new(
         "rfc2544",
         "intervals (ci99) are of the mean, 99 %; rates that are generator_limited are at least these",

@@ -2,205 +2,137 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use hdrhistogram::Histogram;
 
-use super::super::common::merged;
-use super::super::distance::Mode;
-use super::super::modes::Modes;
-use super::super::runner::fields;
 use super::loss::Stages;
-use super::measure::{OwnLimit, Repetition, LOADS};
+use super::measure::{Latency, OwnLimit, Point, Repetition, Tally, LOADS};
 use super::search::Found;
 use super::stats::{deviation, rule_of_three, Figure, Ratio};
 use super::traffic::Traffic;
-
-/// A rate that a search has found.
-#[derive(Clone, Debug, Serialize)]
-pub struct Rate {
-    /// Million frames a second: the lower bounds of the repetitions.
-    pub mpps: Figure,
-    /// Gigabits a second of frames with check sequence, as the mean.
-    pub gbits: f64,
-    /// What of that arrives, as the mean of conditional throughputs.
-    pub conditional_mpps: f64,
-    /// Frames offered at the lower bounds, and the greatest loss ratio that they leave possible if none was
-    /// lost (95 %).
-    pub frames: f64,
-    pub no_loss_bound: Option<f64>,
-    /// Repetitions without a lower or an upper bound: the least load is beyond the goal, or the greatest
-    /// within it.
-    pub without_lower: usize,
-    pub without_upper: usize,
-}
-
-/// Latency at one part of the NDR.
-#[derive(Clone, Debug, Serialize)]
-pub struct LatencyRow {
-    pub percent_of_ndr: u32,
-    pub mpps: f64,
-    /// Latency of all frames of all repetitions, in microseconds.
-    pub p50_us: f64,
-    pub p90_us: f64,
-    pub p99_us: f64,
-    pub p999_us: f64,
-    pub max_us: f64,
-    pub frames: u64,
-    pub lost: u64,
-    /// Least and greatest of the repetitions' own.
-    pub p50_us_range: [f64; 2],
-    pub p99_us_range: [f64; 2],
-    /// The repetitions' own 99th percentiles in microseconds, by the distance of tester and target.
-    pub modes: Modes,
-}
-
-/// A point of the loss curve.
-#[derive(Clone, Debug, Serialize)]
-pub struct CurveRow {
-    pub percent_of_pdr: u32,
-    /// Asked for, offered (all but what the tester was late with), and delivered.
-    pub asked_mpps: f64,
-    pub offered_mpps: f64,
-    pub delivered_mpps: f64,
-    pub loss_ratio: Figure,
-    pub stages: Stages,
-}
-
-/// Bursts (RFC 9004).
-#[derive(Clone, Debug, Serialize)]
-pub struct Bursts {
-    pub mpps: f64,
-    pub frames: Figure,
-    pub deviation: f64,
-    /// Microseconds for which the target stores what it cannot pass on: of the burst, and less what it passes
-    /// on meanwhile.
-    pub implied_buffer_us: f64,
-    pub corrected_buffer_us: f64,
-}
-
-/// A candidate at one size.
-#[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    pub candidate: &'static str,
-    pub size: String,
-    pub ndr: Rate,
-    pub pdr: Rate,
-    /// Lower bounds of the NDR by the distance of tester and target, in million frames a second. That of a
-    /// repetition is the one that three quarters of its search had.
-    pub modes: Modes,
-    /// The distance of each repetition, and how many trials there were at each.
-    pub repetition_modes: Vec<Mode>,
-    pub trials_by_mode: BTreeMap<Mode, u64>,
-    /// Where frames were lost at the upper bounds of the NDR.
-    pub lost_beyond_ndr: Stages,
-    pub latency: Vec<LatencyRow>,
-    pub curve: Vec<CurveRow>,
-    pub back_to_back: Option<Bursts>,
-    pub recovery_ms: Option<Figure>,
-    pub reset_ms: Option<Figure>,
-    pub reordered: u64,
-    pub duplicated: u64,
-    pub trials: u64,
-    /// Trials that were made again since tester or target had waited for its processor, or frames were late.
-    pub repeated_trials: u64,
-    /// The tester was the limit, or its own limit is less than 1.25 times as far: the rates are at least
-    /// these.
-    pub generator_limited: bool,
-}
+use crate::prelude::*;
 
 /// Microseconds of units of 16 ticks.
 fn us(units: u64, per_ns: f64) -> f64 {
     16.0 * units as f64 / per_ns / 1e3
 }
 
-fn rate(found: &[Found], bytes: f64, goal_is_zero: bool) -> Option<Rate> {
-    let mpps = Figure::of(found.iter().map(|it| it.lower.unwrap_or(0) as f64 / 1e6))?;
-    let frames = found.iter().map(|it| it.frames).sum();
-    let whole = found.iter().all(|it| it.lower.is_none_or(|load| it.conditional >= load as f64));
-    Some(Rate {
-        gbits: mpps.mean * bytes * 8.0 / 1e3,
-        conditional_mpps: found.iter().map(|it| it.conditional).sum::<f64>() / found.len() as f64 / 1e6,
-        frames,
-        no_loss_bound: (goal_is_zero && whole && frames > 0.0).then(|| rule_of_three(frames)),
-        without_lower: found.iter().filter(|it| it.lower.is_none()).count(),
-        without_upper: found.iter().filter(|it| it.upper.is_none()).count(),
-        mpps,
-    })
+row! {
+    fn rate(found: &[Found], bytes: f64, goal_is_zero: bool) -> Option<Rate> {
+        let mpps = Figure::of(found.iter().map(|it| it.lower.unwrap_or(0) as f64 / 1e6))?;
+        let frames = found.iter().map(|it| it.frames).sum();
+        let whole = found.iter().all(|it| it.lower.is_none_or(|load| it.conditional >= load as f64));
+        let gbits = mpps.mean * bytes * 8.0 / 1e3;
+        let conditional = found.iter().map(|it| it.conditional).sum::<f64>() / found.len() as f64;
+    }
+
+    /// A rate that a search has found.
+    pub struct Rate {
+        /// Million frames a second: the lower bounds of the repetitions.
+        pub mpps: Figure = mpps,
+        /// Gigabits a second of frames with check sequence, as the mean.
+        pub gbits: f64 = gbits,
+        /// What of that arrives, as the mean of conditional throughputs.
+        pub conditional_mpps: f64 = conditional / 1e6,
+        /// Frames offered at the lower bounds, and the greatest loss ratio that they leave possible if none
+        /// was lost (95 %).
+        pub frames: f64 = frames,
+        pub no_loss_bound: Option<f64> =
+            (goal_is_zero && whole && frames > 0.0).then(|| rule_of_three(frames)),
+        /// Repetitions without a lower or an upper bound: the least load is beyond the goal, or the greatest
+        /// within it.
+        pub without_lower: usize = found.iter().filter(|it| it.lower.is_none()).count(),
+        pub without_upper: usize = found.iter().filter(|it| it.upper.is_none()).count(),
+    }
 }
 
-fn latency(repetitions: &[Repetition], percent: u32) -> Option<LatencyRow> {
-    let of = || {
-        repetitions
-            .iter()
-            .flat_map(move |r| r.latency.iter().filter(move |l| l.percent == percent).map(move |l| (r, l)))
-    };
-    let all = merged(of().map(|(_, l)| l.delays.clone()))?;
-    let per_ns = repetitions.first()?.per_ns;
-    let at = |quantile: f64| us(all.value_at_quantile(quantile), per_ns);
-    let range = |quantile: f64| {
-        let each = of().map(|(_, l)| us(l.delays.value_at_quantile(quantile), per_ns));
-        each.fold([f64::MAX, 0.0], |[least, most], value| [value.min(least), value.max(most)])
-    };
-    Some(LatencyRow {
-        percent_of_ndr: percent,
-        mpps: Figure::of(of().map(|(_, l)| l.rate / 1e6))?.mean,
-        p50_us: at(0.5),
-        p90_us: at(0.9),
-        p99_us: at(0.99),
-        p999_us: at(0.999),
-        max_us: us(all.max(), per_ns),
-        frames: all.len(),
-        lost: of().map(|(_, l)| l.lost).sum(),
-        p50_us_range: range(0.5),
-        p99_us_range: range(0.99),
-        modes: Modes::of(&of().collect::<Vec<_>>(), |(_, l)| {
-            (l.mode, us(l.delays.value_at_quantile(0.99), per_ns))
-        }),
-    })
+row! {
+    fn latency(repetitions: &[Repetition], percent: u32) -> Option<LatencyRow> {
+        let each = repetitions.iter().flat_map(|r| r.latency.iter().filter(|l| l.percent == percent));
+        let each: Vec<&Latency> = each.collect();
+        let all = merged(each.iter().map(|it| it.delays.clone()))?;
+        let per_ns = repetitions.first()?.per_ns;
+        let of = |delays: &Histogram<u64>, quantile: f64| us(delays.value_at_quantile(quantile), per_ns);
+        let range = |quantile: f64| {
+            let each = each.iter().map(|it| of(&it.delays, quantile));
+            each.fold([f64::MAX, 0.0], |[least, most], value| [value.min(least), value.max(most)])
+        };
+        let mpps = Figure::of(each.iter().map(|it| it.rate / 1e6))?.mean;
+    }
+
+    /// Latency at one part of the NDR.
+    pub struct LatencyRow {
+        pub percent_of_ndr: u32 = percent,
+        pub mpps: f64 = mpps,
+        /// Latency of all frames of all repetitions, in microseconds.
+        pub p50_us: f64 = of(&all, 0.5),
+        pub p90_us: f64 = of(&all, 0.9),
+        pub p99_us: f64 = of(&all, 0.99),
+        pub p999_us: f64 = of(&all, 0.999),
+        pub max_us: f64 = us(all.max(), per_ns),
+        pub frames: u64 = all.len(),
+        pub lost: u64 = each.iter().map(|it| it.lost).sum(),
+        /// Least and greatest of the repetitions' own.
+        pub p50_us_range: [f64; 2] = range(0.5),
+        pub p99_us_range: [f64; 2] = range(0.99),
+        /// The repetitions' own 99th percentiles in microseconds, by the distance of tester and target.
+        pub modes: Modes = Modes::of(&each, |it| (it.mode, of(&it.delays, 0.99))),
+    }
+}
+
+row! {
+    fn point(repetitions: &[Repetition], percent: u32) -> Option<CurveRow> {
+        let of = |r: &'_ Repetition| r.curve.iter().find(|point| point.percent == percent).cloned();
+        let points: Vec<Point> = repetitions.iter().filter_map(of).collect();
+        let mean = |value: fn(&Point) -> f64| {
+            points.iter().map(value).sum::<f64>() / points.len().max(1) as f64
+        };
+        let loss_ratio = Figure::of(points.iter().map(|point| point.loss_ratio))?;
+        let mut stages = Stages::default();
+        points.iter().for_each(|point| stages.add(&point.stages));
+    }
+
+    /// A point of the loss curve.
+    pub struct CurveRow {
+        pub percent_of_pdr: u32 = percent,
+        /// Asked for, offered (all but what the tester was late with), and delivered.
+        pub asked_mpps: f64 = mean(|point| point.asked) / 1e6,
+        pub offered_mpps: f64 = mean(|point| point.offered) / 1e6,
+        pub delivered_mpps: f64 = mean(|point| point.delivered) / 1e6,
+        pub loss_ratio: Figure = loss_ratio,
+        pub stages: Stages = stages,
+    }
 }
 
 fn curve(repetitions: &[Repetition]) -> Vec<CurveRow> {
     let percents: std::collections::BTreeSet<u32> =
         repetitions.iter().flat_map(|r| r.curve.iter().map(|point| point.percent)).collect();
-    let row = |percent: u32| {
-        let points: Vec<_> = repetitions
-            .iter()
-            .flat_map(|r| r.curve.iter().filter(|point| point.percent == percent))
-            .collect();
-        let mean = |value: fn(&super::measure::Point) -> f64| {
-            points.iter().map(|point| value(point)).sum::<f64>() / points.len().max(1) as f64
-        };
-        let mut stages = Stages::default();
-        points.iter().for_each(|point| stages.add(&point.stages));
-        Some(CurveRow {
-            percent_of_pdr: percent,
-            asked_mpps: mean(|point| point.asked) / 1e6,
-            offered_mpps: mean(|point| point.offered) / 1e6,
-            delivered_mpps: mean(|point| point.delivered) / 1e6,
-            loss_ratio: Figure::of(points.iter().map(|point| point.loss_ratio))?,
-            stages,
-        })
-    };
-    percents.into_iter().filter_map(row).collect()
+    percents.into_iter().filter_map(|percent| point(repetitions, percent)).collect()
 }
 
-fn bursts(repetitions: &[Repetition], throughput: f64) -> Option<Bursts> {
-    let samples: Vec<f64> =
-        repetitions.iter().flat_map(|r| r.bursts.iter().map(|frames| *frames as f64)).collect();
-    let rate = repetitions.iter().map(|r| r.burst_rate).sum::<f64>() / repetitions.len().max(1) as f64;
-    let frames = Figure::of(samples.iter().copied())?;
-    let implied = frames.mean / rate * 1e6;
-    Some(Bursts {
-        mpps: rate / 1e6,
-        deviation: deviation(&samples),
-        implied_buffer_us: implied,
-        corrected_buffer_us: implied * (1.0 - throughput * 1e6 / rate).max(0.0),
-        frames,
-    })
+row! {
+    fn bursts(repetitions: &[Repetition], throughput: f64) -> Option<Bursts> {
+        let samples = repetitions.iter().flat_map(|r| r.bursts.iter().map(|frames| *frames as f64));
+        let samples: Vec<f64> = samples.collect();
+        let rate = repetitions.iter().map(|r| r.burst_rate).sum::<f64>() / repetitions.len().max(1) as f64;
+        let frames = Figure::of(samples.iter().copied())?;
+        let implied = frames.mean / rate * 1e6;
+    }
+
+    /// Bursts (RFC 9004).
+    pub struct Bursts {
+        pub mpps: f64 = rate / 1e6,
+        pub frames: Figure = frames,
+        pub deviation: f64 = deviation(&samples),
+        /// Microseconds for which the target stores what it cannot pass on: of the burst, and less what it
+        /// passes on meanwhile.
+        pub implied_buffer_us: f64 = implied,
+        pub corrected_buffer_us: f64 = implied * (1.0 - throughput * 1e6 / rate).max(0.0),
+    }
 }
 
-impl Row {
+row! {
     /// What the repetitions say. None: there is none.
-    pub fn of(
+    pub fn row(
         candidate: &'static str,
         size: &str,
         traffic: &Traffic,
@@ -211,34 +143,46 @@ impl Row {
         let found = |which: fn(&Repetition) -> Found| repetitions.iter().map(which).collect::<Vec<_>>();
         let ndr = rate(&found(|r| r.ndr), bytes, true)?;
         let pdr = rate(&found(|r| r.pdr), bytes, false)?;
+        let back_to_back = bursts(repetitions, ndr.mpps.mean);
         let mut lost_beyond_ndr = Stages::default();
         repetitions.iter().for_each(|r| lost_beyond_ndr.add(&r.beyond));
         let mut trials_by_mode = BTreeMap::new();
-        for (mode, trials) in repetitions.iter().flat_map(|r| &r.trials_by_mode) {
+        for (mode, trials) in repetitions.iter().flat_map(|r| &r.tally.by_mode) {
             *trials_by_mode.entry(*mode).or_default() += trials;
         }
-        let count = |value: fn(&Repetition) -> u64| repetitions.iter().map(value).sum();
+        let count = |value: fn(&Tally) -> u64| repetitions.iter().map(|r| value(&r.tally)).sum();
         let near = pdr.mpps.mean * 1e6 > 0.8 * own.rate;
-        Some(Row {
-            candidate,
-            size: size.to_owned(),
-            modes: Modes::of(repetitions, |r| (r.mode, r.ndr.lower.unwrap_or(0) as f64 / 1e6)),
-            repetition_modes: repetitions.iter().map(|r| r.mode).collect(),
-            trials_by_mode,
-            lost_beyond_ndr,
-            latency: LOADS.iter().filter_map(|percent| latency(repetitions, *percent)).collect(),
-            curve: curve(repetitions),
-            back_to_back: bursts(repetitions, ndr.mpps.mean),
-            recovery_ms: Figure::of(repetitions.iter().filter_map(|r| r.recovery_ms)),
-            reset_ms: Figure::of(repetitions.iter().filter_map(|r| r.reset_ms)),
-            reordered: count(|r| r.reordered),
-            duplicated: count(|r| r.twice),
-            trials: count(|r| r.trials),
-            repeated_trials: count(|r| r.repeated),
-            generator_limited: near || repetitions.iter().any(|r| r.limited),
-            ndr,
-            pdr,
-        })
+    }
+
+    /// A candidate at one size.
+    pub struct Row {
+        pub candidate: &'static str = candidate,
+        pub size: String = size.to_owned(),
+        pub ndr: Rate = ndr,
+        pub pdr: Rate = pdr,
+        /// Lower bounds of the NDR by the distance of tester and target, in million frames a second. That of
+        /// a repetition is the one that three quarters of its search had.
+        pub modes: Modes = Modes::of(repetitions, |r| (r.mode, r.ndr.lower.unwrap_or(0) as f64 / 1e6)),
+        /// The distance of each repetition, and how many trials there were at each.
+        pub repetition_modes: Vec<Mode> = repetitions.iter().map(|r| r.mode).collect(),
+        pub trials_by_mode: BTreeMap<Mode, u64> = trials_by_mode,
+        /// Where frames were lost at the upper bounds of the NDR.
+        pub lost_beyond_ndr: Stages = lost_beyond_ndr,
+        pub latency: Vec<LatencyRow> =
+            LOADS.iter().filter_map(|percent| latency(repetitions, *percent)).collect(),
+        pub curve: Vec<CurveRow> = curve(repetitions),
+        pub back_to_back: Option<Bursts> = back_to_back,
+        pub recovery_ms: Option<Figure> = Figure::of(repetitions.iter().filter_map(|r| r.recovery_ms)),
+        pub reset_ms: Option<Figure> = Figure::of(repetitions.iter().filter_map(|r| r.reset_ms)),
+        pub reordered: u64 = count(|of| of.reordered),
+        pub duplicated: u64 = count(|of| of.twice),
+        pub trials: u64 = count(|of| of.trials),
+        /// Trials that were made again since tester or target had waited for its processor, or frames were
+        /// late.
+        pub repeated_trials: u64 = count(|of| of.repeated),
+        /// The tester was the limit, or its own limit is less than 1.25 times as far: the rates are at least
+        /// these.
+        pub generator_limited: bool = near || repetitions.iter().any(|r| r.limited),
     }
 }
 
@@ -281,21 +225,19 @@ pub fn summary(rows: &[Row]) -> Option<impl Serialize> {
     })
 }
 
-/// What the tester can do without a target.
-#[derive(Clone, Debug, Serialize)]
-pub struct Own {
-    pub ends: &'static str,
-    pub size: String,
-    pub mpps: f64,
-    /// At half of that rate, in microseconds.
-    pub p50_us: f64,
-    pub p99_us: f64,
-}
-
-impl Own {
+row! {
     /// Between ends of this kind.
-    pub fn of(ends: &'static str, size: &str, own: &OwnLimit) -> Own {
+    pub fn alone(ends: &'static str, size: &str, own: &OwnLimit) -> Own {
         let at = |quantile: f64| us(own.delays.value_at_quantile(quantile), own.per_ns);
-        Own { ends, size: size.to_owned(), mpps: own.rate / 1e6, p50_us: at(0.5), p99_us: at(0.99) }
+    }
+
+    /// What the tester can do without a target.
+    pub struct Own {
+        pub ends: &'static str = ends,
+        pub size: String = size.to_owned(),
+        pub mpps: f64 = own.rate / 1e6,
+        /// At half of that rate, in microseconds.
+        pub p50_us: f64 = at(0.5),
+        pub p99_us: f64 = at(0.99),
     }
 }

@@ -10,8 +10,8 @@
 
 use std::collections::BTreeMap;
 
-use super::super::common::whole;
 use super::goal::{Class, Goal, Seen};
+use crate::prelude::*;
 
 /// More trials than any search needs: a device that answers at random all the time ends here.
 const MOST: usize = 2000;

@@ -1,7 +1,7 @@
 //! How sure a figure is: intervals of means of independent repetitions, ratios of pairs, and what it means
 //! that nothing was lost.
 
-use serde::Serialize;
+use crate::prelude::*;
 
 /// Two-sided 99 % points of Student's distribution, by degrees of freedom from 1.
 const STUDENT_99: [f64; 30] = [

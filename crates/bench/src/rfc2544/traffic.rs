@@ -20,10 +20,12 @@ use std::path::Path;
 
 use sidecore_pktgen::address::Endpoints;
 use sidecore_pktgen::end::Source;
+use sidecore_pktgen::frame::{folded, sum};
 use sidecore_pktgen::replay::Recording;
 
-use super::super::common::whole;
+use super::super::lane::datagram;
 use super::super::target::Stations;
+use crate::prelude::*;
 
 /// Bytes of the frame check sequence, which sizes here count and buffers do not have.
 pub const FCS: usize = 4;
@@ -105,6 +107,12 @@ impl Traffic {
         Ok(Traffic { pattern, flows, stamps })
     }
 
+    /// These frames as they are, but for a stamp at the end of each.
+    pub fn of(frames: &[impl AsRef<[u8]>]) -> Traffic {
+        let pattern = frames.iter().map(|frame| frame.as_ref().to_vec()).collect();
+        Traffic { pattern, flows: Vec::new(), stamps: StampPosition::End }
+    }
+
     /// Bytes of the longest frame, without check sequence.
     pub fn longest(&self) -> usize {
         self.pattern.iter().map(Vec::len).max().unwrap_or(SHORTEST)
@@ -163,37 +171,17 @@ struct Stamp {
     due: u32,
 }
 
-/// Sum of 16-bit words in network order, not yet folded (RFC 1071).
-fn sum(bytes: &[u8]) -> u32 {
-    bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0))).sum()
-}
-
-#[inline]
-fn folded(sum: u32) -> [u8; 2] {
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let [_, _, high, low] = (!sum).to_be_bytes();
-    [high, low]
-}
-
 /// A UDP datagram over IPv4 without addresses, and with the checksum of a header without them.
 fn made(size: usize, stations: Stations) -> Result<Vec<u8>, String> {
     if !(SHORTEST + FCS..=9018).contains(&size) {
         return Err(format!("frames of {size} bytes; they have {} to 9018", SHORTEST + FCS));
     }
-    let word = |n: usize| u16::try_from(n).unwrap_or(u16::MAX).to_be_bytes();
+    // Addresses are the flows'.
+    let (both, none) = ([stations.to, stations.from], [Ipv4Addr::UNSPECIFIED; 2]);
     let mut frame = vec![0; size - FCS];
-    let len = frame.len();
-    frame[..6].copy_from_slice(&stations.to);
-    frame[6..12].copy_from_slice(&stations.from);
-    // IPv4 (RFC 791 §3.1): 20 bytes of header, do not fragment, TTL 64, UDP. UDP without a checksum (RFC
-    // 768).
-    frame[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17]);
-    frame[16..18].copy_from_slice(&word(len - 14));
-    frame[38..40].copy_from_slice(&word(len - 34));
+    datagram(&mut frame, both, none, [0; 2]);
     // In the checksum's place: what flows add their part to.
-    let head = u16::try_from(sum(&frame[14..34])).unwrap_or(0);
-    frame[24..26].copy_from_slice(&head.to_be_bytes());
+    frame[24..26].iter_mut().for_each(|byte| *byte = !*byte);
     Ok(frame)
 }
 

@@ -9,15 +9,13 @@
 //! offered, and makes the trial invalid if it is more than a thousandth. Behind the last frame the receiver
 //! waits until all are there or nothing has come for a while.
 
-use std::time::{Duration, Instant};
-
 use hdrhistogram::Histogram;
 use sidecore_driver::load::{now, seen, ticks_per_ns};
 
-use super::super::common::whole;
 use super::super::lane::{End, Once};
 use super::sink::{Came, Receiver};
 use super::traffic::{Maker, Traffic};
+use crate::prelude::*;
 use sidecore_pktgen::end::{Lane, Result};
 
 /// Nothing came for so long behind the last frame: what is missing is lost.
@@ -132,6 +130,11 @@ impl<'t> Tester<'t> {
         ticks as f64 / self.per_ns
     }
 
+    /// Microseconds of a delay, which has units of 16 ticks.
+    pub fn us(&self, units: u64) -> f64 {
+        self.ns(16 * units) / 1e3
+    }
+
     /// Ticks of a nanosecond.
     pub fn per_ns(&self) -> f64 {
         self.per_ns
@@ -149,17 +152,11 @@ impl<'t> Tester<'t> {
 
     /// Sends single frames both ways until the receiver gets them: stations are known then, and links up.
     pub fn connect(&mut self, limit: Duration) -> Result<()> {
-        let start = Instant::now();
-        loop {
+        until("frames arrive", limit, Duration::ZERO, || {
             self.speak()?;
             let trial = self.run(&[Spell { rate: 1e4, frames: 8 }], false)?;
-            if trial.came.frames == trial.sent && trial.lost() == 0 {
-                return Ok(());
-            }
-            if start.elapsed() > limit {
-                return Err(format!("no frame arrives within {limit:?}"));
-            }
-        }
+            Ok((trial.came.frames == trial.sent && trial.lost() == 0).then_some(()))
+        })
     }
 
     /// A trial of these spells, one behind the other.

@@ -3,27 +3,18 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use sidecore_driver::Frontend;
 use sidecore_engine::graph::Graph;
 use sidecore_engine::packet::Sum;
 
-use super::super::common::{page, text, Result};
-use super::super::distance::{Distance, Mode};
-use super::super::lane::{udp, End, Frames, Once, SIZE};
-use super::super::ours::START;
-use crate::runner::named;
+use super::super::lane::{udp, End, Flow, Frames, Once, LOST_AFTER, SIZE};
+use crate::prelude::*;
 use sidecore_pktgen::end::{Blind, Lane};
 
 /// Gateways that routes lead to.
 pub const GATEWAYS: u32 = 16;
-/// Frames sent at once.
-const BATCH: usize = 128;
 /// Frames under way at most: what the receiver's ring has room for is not the router's affair.
 const WINDOW: u64 = 768;
-/// Nothing came for so long of what the router has taken: what is missing is lost.
-pub const LOST_AFTER: Duration = Duration::from_millis(20);
 /// Entries of a virtio port's rings.
 const ENTRIES: u16 = 1024;
 
@@ -135,13 +126,10 @@ impl Ends<'_> {
             let nd = [&head[..], &fixed, &sender.octets(), &group.octets(), &message].concat();
             for frame in [arp, nd] {
                 // They go one by one, and wait for room as all senders do.
-                let begun = Instant::now();
-                while self.to.send(1, &mut Once(&frame))?.frames == 0 {
-                    if begun.elapsed() > START {
-                        return Err("the gateways cannot speak".to_owned());
-                    }
+                until("the gateways can speak", START, Duration::ZERO, || {
                     self.to.room()?;
-                }
+                    Ok((self.to.send(1, &mut Once(&frame))?.frames > 0).then_some(()))
+                })?;
             }
         }
         while !self.to.is_drained()? {
@@ -152,29 +140,16 @@ impl Ends<'_> {
 
     /// Sends single frames until one comes: a peer that was just connected may not have its rings yet.
     pub fn settle(&mut self, frame: &[u8; SIZE]) -> Result<()> {
-        let begun = Instant::now();
-        while self.drain()? == 0 {
-            if begun.elapsed() > START {
-                return Err("no frame arrives".to_owned());
-            }
+        until("a frame arrives", START, Duration::from_millis(1), || {
             if self.from.room()? > 0 {
                 self.from.send(1, &mut Once(frame))?;
             }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(())
+            Ok((self.drain()? > 0).then_some(()))
+        })
     }
 
-    #[inline]
     fn drain(&mut self) -> Result<u64> {
-        let mut all = 0;
-        loop {
-            let taken = self.to.receive(4 * BATCH, &mut Blind)?.frames as u64;
-            if taken == 0 {
-                return Ok(all);
-            }
-            all += taken;
-        }
+        drain(&mut self.to)
     }
 
     /// Sends `frames` over and over for as long as `time`.
@@ -184,41 +159,23 @@ impl Ends<'_> {
         }
         let distance = Distance::before(&self.cpus);
         let mut source = Frames { frames, next: 0 };
-        let (mut sent, mut got, mut lost) = (0u64, 0u64, 0u64);
         let status = |graph: &Graph| graph.status().first().map_or((0, 0), |it| (it.busy_ns, it.frames));
         let before = self.graph.map(|graph| status(graph));
-        let start = Instant::now();
-        let mut heard = start;
-        while start.elapsed() < time {
-            for _ in 0..16 {
-                let allowed = WINDOW.saturating_sub(sent.saturating_sub(got + lost));
-                let batch = BATCH.min(usize::try_from(allowed).unwrap_or(BATCH));
-                if self.from.room()? > 0 && batch > 0 {
-                    sent += self.from.send(batch, &mut source)?.frames as u64;
-                }
-                let came = self.drain()?;
-                got += came;
-                if came > 0 {
-                    heard = Instant::now();
-                } else if batch == 0 && heard.elapsed() > LOST_AFTER && self.from.is_drained()? {
-                    lost = sent.saturating_sub(got);
-                }
-            }
-        }
-        let seconds = start.elapsed().as_secs_f64();
+        let (from, to, mut got) = (&mut self.from, &mut self.to, 0);
+        let mut flow = Flow::default();
+        let seconds = flow.run(from, &mut source, WINDOW, time, || {
+            got += drain(to)?;
+            Ok(got)
+        })?;
+        let sent = flow.sent;
         let end = Instant::now();
-        loop {
+        until("the last frames are taken", START, Duration::ZERO, || {
             // In this order: what was given back has been delivered before.
-            let drained = self.from.is_drained()?;
-            let came = self.drain()?;
+            let (drained, came) = (from.is_drained()?, drain(to)?);
             got += came;
-            if drained && came == 0 && (got >= sent || end.elapsed() > LOST_AFTER) {
-                break;
-            }
-            if end.elapsed() > START {
-                return Err("the last frames are not taken".to_owned());
-            }
-        }
+            let is_over = drained && came == 0 && (got >= sent || end.elapsed() > LOST_AFTER);
+            Ok(is_over.then_some(()))
+        })?;
         let mpps = got as f64 / seconds / 1e6;
         let after = self.graph.map(|graph| status(graph));
         let own = before
@@ -227,5 +184,17 @@ impl Ends<'_> {
         // A target that polls all the time and keeps no account had all of it.
         let ns = own.unwrap_or(1e3 / mpps);
         Ok(Sample { mpps, ns, lost: sent.saturating_sub(got), mode: distance.after() })
+    }
+}
+
+/// Takes all that has come; how many.
+#[inline]
+fn drain(end: &mut End) -> Result<u64> {
+    let mut all = 0;
+    loop {
+        match end.receive(usize::MAX, &mut Blind)?.frames {
+            0 => return Ok(all),
+            more => all += more as u64,
+        }
     }
 }

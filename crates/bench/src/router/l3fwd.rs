@@ -8,14 +8,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use sidecore_engine::router::Static;
 
-use super::super::common::{on, text, Result};
 use super::super::lane::SIZE;
-use super::super::peers::{self, Process, Scratch};
+use super::super::peers::{self, Process};
 use super::ends::{is_far, Ends, Kind};
+use crate::prelude::*;
 
 /// Where the package has its examples.
 const EXAMPLES: &str = "/usr/share/dpdk/examples";
@@ -46,7 +45,7 @@ impl L3fwd {
     /// Starts it on processor `core`, with these routes, all through its second port.
     pub fn start(core: usize, routes: &[Static]) -> Result<L3fwd> {
         let program = program()?;
-        let scratch = Scratch::new("sc-l3fwd").map_err(text)?;
+        let scratch = Scratch::new("sc-l3fwd")?;
         let paths = [scratch.file("a"), scratch.file("b")];
         let rules = |name: &str, lines: String| -> Result<String> {
             let path = scratch.file(name);
@@ -69,7 +68,7 @@ impl L3fwd {
         .map_err(text)?;
         let log = || fs::read_to_string(&log).unwrap_or_default();
         let forwards = || log().contains("entering main loop") && paths.iter().all(|path| path.exists());
-        process.wait_until("it forwards", START, forwards).map_err(text)?;
+        process.wait_until("it forwards", START, forwards)?;
         Ok(L3fwd { _process: process, core, paths, _scratch: scratch })
     }
 
@@ -78,13 +77,13 @@ impl L3fwd {
         &self,
         core: usize,
         first: &[u8; SIZE],
-        what: impl FnOnce(&mut Ends<'_>) -> Result<R> + Send,
+        what: impl FnOnce(Ends<'_>) -> Result<R> + Send,
     ) -> Result<R> {
         on(core, || {
             let (from, to) = (Kind::Virtio.connect(&self.paths[0])?, Kind::Virtio.connect(&self.paths[1])?);
             let mut ends = Ends { cpus: [core, self.core], graph: None, from, to };
             ends.settle(first)?;
-            what(&mut ends)
+            what(ends)
         })
     }
 }
@@ -109,29 +108,14 @@ fn program() -> Result<PathBuf> {
         return Ok(built);
     }
     eprintln!("builds DPDK's l3fwd in {}", folder.display());
-    for name in ["l3fwd", "common"] {
-        copy(&examples.join(name), &folder.join(name))?;
-    }
+    fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let both = ["l3fwd", "common"].map(|name| examples.join(name));
+    run(Command::new("cp").arg("-r").args(both).arg(&folder), "coreutils")?;
     let main = folder.join("l3fwd/main.c");
     let source = fs::read_to_string(&main).map_err(|e| format!("{}: {e}", main.display()))?;
     fs::write(&main, source.replace(OFFLOAD, "0")).map_err(|e| format!("{}: {e}", main.display()))?;
     run(Command::new("make").arg("-C").arg(folder.join("l3fwd")).arg("shared"), "make gcc libdpdk-dev")?;
     Ok(built)
-}
-
-/// Copies a folder with what is in it.
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    let failed = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
-    fs::create_dir_all(to).map_err(|e| failed(to, e))?;
-    for entry in fs::read_dir(from).map_err(|e| failed(from, e))? {
-        let entry = entry.map_err(|e| failed(from, e))?;
-        let (old, new) = (entry.path(), to.join(entry.file_name()));
-        match old.is_dir() {
-            true => copy(&old, &new)?,
-            false => fs::copy(&old, &new).map(drop).map_err(|e| failed(&old, e))?,
-        }
-    }
-    Ok(())
 }
 
 /// Runs a command to its end; what it prints.

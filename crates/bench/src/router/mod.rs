@@ -21,13 +21,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use sidecore_engine::router::Static;
 
-use super::common::{Common, Result};
-use super::distance::Mode;
-use super::fib::tables::{self, Keys, Random, Route};
+use super::fib::family::{Family, V4, V6};
+use super::fib::tables::Keys;
 use super::lane::SIZE;
-use super::results::Results;
-use super::runner::{by_turns, Round};
-use delay::{DelayRow, Delays};
+use crate::prelude::*;
+use delay::{delay_row, DelayRow, Delays};
 use ends::{frame, is_far, Kind, Sample};
 use kernel::Kernel;
 use l3fwd::L3fwd;
@@ -62,35 +60,13 @@ struct Table {
     many: Vec<[u8; SIZE]>,
 }
 
-fn table<A: Copy>(
-    family: &'static str,
-    all: &[Route<A>],
-    bits: u8,
-    many: usize,
-    address: impl Fn(A) -> IpAddr,
-    below: impl Fn(&mut Random, Route<A>) -> A,
-) -> Table {
-    let routes = all.iter().map(|(it, len, group)| via(address(*it), (*len).min(bits), *group)).collect();
-    let addresses = Keys::Routed.addresses(all, many, |random| below(random, all[0]), &below);
+/// With so many routes, and as many flows.
+fn table<F: Family>(count: usize, flows: usize, address: fn(F::Address) -> IpAddr) -> Table {
+    let all = F::routes(count);
+    let routes = all.iter().map(|(it, len, group)| via(address(*it), *len, *group)).collect();
+    let addresses = Keys::Routed.addresses(&all, flows, F::any, F::below);
     let frames: Vec<_> = addresses.into_iter().map(address).filter(is_far).map(frame).collect();
-    Table { family, routes, one: frames[..1].to_vec(), many: frames }
-}
-
-fn v4(routes: usize, many: usize) -> Table {
-    let all = tables::v4(routes);
-    let below = |random: &mut Random, (address, len, _): Route<u32>| {
-        address | random.word() & u32::MAX.checked_shr(len.into()).unwrap_or(0)
-    };
-    table("IPv4", &all, 32, many, |it| Ipv4Addr::from_bits(it).into(), below)
-}
-
-fn v6(routes: usize, many: usize) -> Table {
-    let all = tables::v6(routes);
-    let below = |random: &mut Random, (address, len, _): Route<u128>| {
-        let low = u128::from(random.next()) << 64 | u128::from(random.next());
-        address | low & u128::MAX.checked_shr(len.into()).unwrap_or(0)
-    };
-    table("IPv6", &all, 128, many, |it| Ipv6Addr::from_bits(it).into(), below)
+    Table { family: F::NAME, routes, one: frames[..1].to_vec(), many: frames }
 }
 
 /// `bench router`.
@@ -103,8 +79,9 @@ pub fn run(args: &Args) -> Result<()> {
     let mut greatest: Option<Table> = None;
     for kind in Kind::ALL {
         let stage = Stage::start(io_core, kind)?;
-        let tables = few(&args.v4).into_iter().map(|n| v4(n as usize, many));
-        for table in tables.chain(few(&args.v6).into_iter().map(|n| v6(n as usize, many))) {
+        let v4 = |n: u32| table::<V4>(n as usize, many, |it| Ipv4Addr::from_bits(it).into());
+        let v6 = |n: u32| table::<V6>(n as usize, many, |it| Ipv6Addr::from_bits(it).into());
+        for table in few(&args.v4).into_iter().map(v4).chain(few(&args.v6).into_iter().map(v6)) {
             rows.extend(ours(&common, &stage, kind, &table)?);
             let is_more = |it: &Table| it.routes.len() < table.routes.len();
             if table.family == "IPv4" && greatest.as_ref().is_none_or(is_more) {
@@ -144,14 +121,14 @@ fn ours(common: &Common, stage: &Stage, kind: Kind, table: &Table) -> Result<Vec
     let load_seconds = stage.routes(&table.routes);
     let (family, ports, routes) = (table.family, kind.name(), table.routes.len());
     let samples = by_turns(common.repeat.rounds, &[&table.one, &table.many], |round, frames| {
-        let sample = stage.play(common.load_core, |ends| ends.measure(frames, common.repeat.window))?;
+        let sample = stage.play(common.load_core, |mut ends| ends.measure(frames, common.repeat.window))?;
         let (flows, mpps, mode) = (frames.len(), sample.mpps, sample.mode.name());
         eprintln!("{round}: {ports} ports, {family}, {routes} routes, {flows} flows: {mpps:.2} Mpps, {mode}");
         Ok(sample)
     })?;
     let row = |(samples, flows): (&Vec<Sample>, usize)| {
         let case = Case { candidate: "sidecore", family, ports, routes, flows };
-        Row::of(case, samples, Some((load_seconds, stage.bytes())))
+        report::row(case, samples, Some((load_seconds, stage.bytes())))
     };
     Ok(samples.iter().zip([1, table.many.len()]).map(row).collect())
 }
@@ -162,7 +139,7 @@ fn our_delays(common: &Common, stage: &Stage, kind: Kind, table: &Table) -> Resu
     stage.routes(&table.routes);
     let samples = by_turns(common.repeat.rounds, &Between::ALL, |round, between| {
         stage.join(*between);
-        let sample = stage.play(common.load_core, |ends| {
+        let sample = stage.play(common.load_core, |mut ends| {
             if *between == Between::Router {
                 ends.announce()?;
             }
@@ -175,7 +152,7 @@ fn our_delays(common: &Common, stage: &Stage, kind: Kind, table: &Table) -> Resu
     let row = |(samples, between): (&Vec<Delays>, Between)| {
         let routes = if between == Between::Router { table.routes.len() } else { 0 };
         let (candidate, flows) = (between.name(), table.many.len());
-        DelayRow::of(Case { candidate, family: table.family, ports: kind.name(), routes, flows }, samples)
+        delay_row(Case { candidate, family: table.family, ports: kind.name(), routes, flows }, samples)
     };
     Ok(samples.iter().zip(Between::ALL).map(row).collect())
 }
@@ -195,7 +172,7 @@ fn beside_l3fwd(common: &Common, io_core: usize, table: &Table) -> Result<(Row, 
     let (mut samples, mut delays) = (Vec::new(), Vec::new());
     let (core, window) = (common.load_core, common.repeat.window);
     for round in Round::all(common.repeat.rounds) {
-        let sample = peer.play(core, first, |ends| ends.measure(&frames, window))?;
+        let sample = peer.play(core, first, |mut ends| ends.measure(&frames, window))?;
         eprintln!("{round}: l3fwd: {:.2} Mpps, {}", sample.mpps, sample.mode.name());
         samples.push(sample);
         let of = peer.play(core, first, |ends| ends.delays(&frames, window))?;
@@ -204,7 +181,7 @@ fn beside_l3fwd(common: &Common, io_core: usize, table: &Table) -> Result<(Row, 
     }
     let (routes, flows) = (routes.len(), frames.len());
     let case = Case { candidate: "l3fwd", family: "IPv4", ports: "virtio", routes, flows };
-    Ok((Row::of(case, &samples, None), DelayRow::of(case, &delays)))
+    Ok((report::row(case, &samples, None), delay_row(case, &delays)))
 }
 
 /// The kernel with many flows, and as many of the routes as it is given.
@@ -221,5 +198,5 @@ fn beside_kernel(common: &Common, table: &Table) -> Result<Row> {
     })?;
     let (routes, flows) = (routes.len(), addresses.len());
     let case = Case { candidate: "kernel", family: "IPv4", ports: "veth", routes, flows };
-    Ok(Row::of(case, &samples[0], None))
+    Ok(report::row(case, &samples[0], None))
 }

@@ -1,14 +1,8 @@
 //! What was measured as a table, JSON and a figure.
 
-use serde::Serialize;
-
-use super::super::common::middle;
-use super::super::distance::Mode;
-use super::super::draw::{bars, distinct, Axis, Bars};
-use super::super::modes::Modes;
-use super::super::runner::fields;
 use super::delay::DelayRow;
 use super::ends::Sample;
+use crate::prelude::*;
 
 /// What one row is about.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -20,37 +14,25 @@ pub struct Case {
     pub flows: usize,
 }
 
-/// A row of the table.
-#[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    #[serde(flatten)]
-    case: Case,
-    /// Million frames that arrived a second: the median of the rounds, and all of them.
-    mpps: f64,
-    samples: Vec<f64>,
-    /// Rates by the distance of the two processors.
-    modes: Modes,
-    /// Nanoseconds of a core for a frame.
-    ns_per_frame: f64,
-    lost: u64,
-    /// Seconds to load the table, and bytes that lookups may touch.
-    load_seconds: Option<f64>,
-    bytes: Option<usize>,
-}
-
-impl Row {
+row! {
     /// `load`: what loading the table took, and bytes that lookups may touch.
-    pub fn of(case: Case, samples: &[Sample], load: Option<(f64, usize)>) -> Row {
-        Row {
-            case,
-            mpps: middle(samples, |it| it.mpps),
-            samples: samples.iter().map(|it| it.mpps).collect(),
-            modes: Modes::of(samples, |it| (it.mode, it.mpps)),
-            ns_per_frame: middle(samples, |it| it.ns),
-            lost: samples.iter().map(|it| it.lost).sum(),
-            load_seconds: load.map(|(seconds, _)| seconds),
-            bytes: load.map(|(_, bytes)| bytes),
-        }
+    pub fn row(case: Case, samples: &[Sample], load: Option<(f64, usize)>) -> Row {}
+
+    /// A row of the table.
+    pub struct Row {
+        #[serde(flatten)]
+        case: Case = case,
+        /// Million frames that arrived a second: the median of the rounds, and all of them.
+        mpps: f64 = middle(samples, |it| it.mpps),
+        samples: Vec<f64> = samples.iter().map(|it| it.mpps).collect(),
+        /// Rates by the distance of the two processors.
+        modes: Modes = Modes::of(samples, |it| (it.mode, it.mpps)),
+        /// Nanoseconds of a core for a frame.
+        ns_per_frame: f64 = middle(samples, |it| it.ns),
+        lost: u64 = samples.iter().map(|it| it.lost).sum(),
+        /// Seconds to load the table, and bytes that lookups may touch.
+        load_seconds: Option<f64> = load.map(|(seconds, _)| seconds),
+        bytes: Option<usize> = load.map(|(_, bytes)| bytes),
     }
 }
 

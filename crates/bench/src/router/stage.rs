@@ -4,7 +4,6 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use sidecore_engine::core::Tuning;
 use sidecore_engine::graph::{Attach, CoreOptions};
@@ -12,10 +11,9 @@ use sidecore_engine::port::DEFAULT_MTU;
 use sidecore_engine::router::{Member, Net, Router, Rpf, Static, Target};
 use sidecore_engine::transport::ring::{RingPort, RingPortConfig};
 
-use super::super::common::{on, text, Result};
 use super::super::engine::Engine;
 use super::ends::{gateway4, gateway6, own4, own6, Ends, Kind, ROUTER};
-use crate::runner::named;
+use crate::prelude::*;
 
 /// A route through the gateway of that number.
 pub fn via(address: IpAddr, len: u8, number: u32) -> Static {
@@ -96,11 +94,11 @@ impl Stage {
     }
 
     /// Has one thread on processor `core` do `what` with both ends.
-    pub fn play<R: Send>(&self, core: usize, what: impl FnOnce(&mut Ends) -> Result<R> + Send) -> Result<R> {
+    pub fn play<R: Send>(&self, core: usize, what: impl FnOnce(Ends) -> Result<R> + Send) -> Result<R> {
         let (kind, cpus, paths, graph) = (self.kind, [core, self.io_core], &self.paths, &self.engine.graph);
         on(core, move || {
             let (from, to) = (kind.connect(&paths[0])?, kind.connect(&paths[1])?);
-            what(&mut Ends { cpus, graph: Some(graph), from, to })
+            what(Ends { cpus, graph: Some(graph), from, to })
         })
     }
 }

@@ -3,7 +3,6 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::time::Instant;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -11,12 +10,11 @@ use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{bind, recv, socket_with, AddressFamily, RecvFlags, SocketFlags, SocketType};
 use rustix::process::{kill_process, Pid, Signal};
 
-use super::super::common::{text, Result};
 use super::super::frr::inside;
-use super::super::net::Net;
-use super::super::peers::{Process, Scratch};
+use super::super::peers::Process;
 use super::speaker::Prefix;
 use super::LITTLE;
+use crate::prelude::*;
 
 /// As many as the aim names.
 pub const BACK_ENDS: usize = 8;

@@ -22,17 +22,12 @@ mod stage;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use serde::Serialize;
 use sidecore_engine::router::{digest, Led, Net};
 
-use super::common::{median, middle, percentile, Result};
-use super::distance::{Distance, Mode};
-use super::modes::{self, Modes};
-use super::results::Results;
-use super::runner::{fields, Round};
+use super::modes;
+use crate::prelude::*;
 use back_ends::{BackEnd, BACK_ENDS};
 use speaker::Prefix;
 use stage::{Stage, GATEWAYS, NETWORK, PORT};

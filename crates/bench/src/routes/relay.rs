@@ -8,9 +8,8 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
 
-use super::super::common::{text, Result};
+use crate::prelude::*;
 
 /// Where zebra connects to, and where the daemon listens.
 pub const PORT: u16 = 2621;
@@ -52,15 +51,8 @@ impl Relay {
 
     fn pass(&self, listener: &TcpListener) -> Result<()> {
         let (zebra, _) = listener.accept().map_err(text)?;
-        let begun = Instant::now();
-        let daemon = loop {
-            match TcpStream::connect((Ipv4Addr::LOCALHOST, DAEMON)) {
-                Ok(daemon) => break daemon,
-                Err(e) if begun.elapsed() > PATIENCE => return Err(e.to_string()),
-                // Another program's progress, of which nothing tells.
-                Err(_) => thread::sleep(Duration::from_millis(20)),
-            }
-        };
+        let connect = || Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, DAEMON)).ok());
+        let daemon = until("the daemon listens", PATIENCE, Duration::from_millis(20), connect)?;
         daemon.set_nodelay(true).map_err(text)?;
         let (to, from) = channel();
         thread::spawn(move || write(daemon, &from));

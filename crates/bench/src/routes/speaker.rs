@@ -6,9 +6,8 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
-use std::time::{Duration, Instant};
 
-use super::super::common::{text, Result};
+use crate::prelude::*;
 
 /// Numbers of messages (§4.1).
 const OPEN: u8 = 1;
@@ -52,15 +51,11 @@ impl Speaker {
     /// # Errors
     /// No speaker answers there, or it refuses.
     pub fn connect(to: SocketAddrV4, id: Ipv4Addr) -> Result<Speaker> {
-        let begun = Instant::now();
-        loop {
-            match Speaker::try_connect(to, id) {
-                Ok(speaker) => return Ok(speaker),
-                Err(why) if begun.elapsed() > PATIENCE => return Err(format!("BGP with {to}: {why}")),
-                // Another program's progress, of which nothing tells: it has its address, or listens, soon.
-                Err(_) => std::thread::sleep(Duration::from_millis(100)),
-            }
-        }
+        let mut last = String::new();
+        // It has its address, or listens, soon.
+        let connect = || Ok(Speaker::try_connect(to, id).map_err(|why| last = why).ok());
+        let opened = until("a session is open", PATIENCE, Duration::from_millis(100), connect);
+        opened.map_err(|late| format!("BGP with {to}: {late}: {last}"))
     }
 
     fn try_connect(to: SocketAddrV4, id: Ipv4Addr) -> Result<Speaker> {

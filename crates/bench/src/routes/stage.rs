@@ -1,21 +1,18 @@
 //! What is measured, as a user would have it: the daemon with a router, FRR as its control plane, a neighbour
 //! behind its port.
 
-use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::super::common::{text, Result};
 use super::super::frr::Frr;
-use super::super::net::Net;
 use super::super::ours;
-use super::super::peers::{Process, Scratch};
+use super::super::peers::Process;
 use super::back_ends::{BackEnd, ROUTER};
 use super::relay::{self, Relay};
 use super::speaker::{Speaker, OURS};
+use crate::prelude::*;
 
 /// The router's port, its address there, and its network.
 pub const PORT: &str = "up";
@@ -47,12 +44,9 @@ impl Stage {
     /// FRR is not installed, there is no permission, or one of them does not start.
     pub fn start(back_ends: usize) -> Result<Stage> {
         Frr::is_there()?;
-        let scratch = Scratch::new("sc-routes").map_err(text)?;
-        let (control, side) = (Net::new()?, Net::new()?);
+        let scratch = Scratch::new("sc-routes")?;
         // Addresses of IPv6 would be routes, too.
-        let without = || fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").map_err(text);
-        control.enter(without)?;
-        side.enter(without)?;
+        let (control, side) = (Net::quiet()?, Net::quiet()?);
         let socket = scratch.file("ctl");
         let back_ends =
             (1..=back_ends).map(|number| BackEnd::start(&scratch, number)).collect::<Result<Vec<_>>>()?;
@@ -88,24 +82,11 @@ impl Stage {
     /// # Errors
     /// One has another.
     pub fn all_consistent(&self, limit: Duration) -> Result<Instant> {
-        let begun = Instant::now();
-        loop {
-            let state = ours::get(&self.socket, "/v1/routers")?;
-            let (now, control) = (Instant::now(), &state["routers"][0]["control"]);
+        self.watch("all back-ends have the routes", limit, |control| {
             let agents = control["agents"].as_array().cloned().unwrap_or_default();
             let is = |agent: &Value| agent["state"] == "consistent" && agent["digest"] == control["digest"];
-            if agents.len() == self.back_ends.len() && agents.iter().all(is) {
-                return Ok(now);
-            }
-            if now - begun > limit {
-                return Err(format!(
-                    "after {} s not all back-ends have the routes: {control}",
-                    limit.as_secs()
-                ));
-            }
-            // What tells of a change is what is measured.
-            std::thread::sleep(PAUSE);
-        }
+            agents.len() == self.back_ends.len() && agents.iter().all(is)
+        })
     }
 
     /// Waits until the router has so many routes with this digest, for `limit` at most. When it was seen.
@@ -113,26 +94,23 @@ impl Stage {
     /// # Errors
     /// It has others.
     pub fn reach(&self, expected: &(u64, String), limit: Duration) -> Result<Instant> {
-        let begun = Instant::now();
-        loop {
+        let what = format!("the router has {} routes with digest {}", expected.0, expected.1);
+        self.watch(&what, limit, |control| {
+            (control["routes"].as_u64(), control["digest"].as_str())
+                == (Some(expected.0), Some(expected.1.as_str()))
+        })
+    }
+
+    /// Waits until what the router says of its control plane `is` so. When that was said.
+    fn watch(&self, what: &str, limit: Duration, is: impl Fn(&Value) -> bool) -> Result<Instant> {
+        let mut last = Value::Null;
+        let seen = until(what, limit, PAUSE, || {
             let state = ours::get(&self.socket, "/v1/routers")?;
             let now = Instant::now();
-            let control = &state["routers"][0]["control"];
-            let has = (control["routes"].as_u64(), control["digest"].as_str());
-            if has == (Some(expected.0), Some(expected.1.as_str())) {
-                return Ok(now);
-            }
-            if now - begun > limit {
-                return Err(format!(
-                    "after {} s the router has not the {} routes with digest {}, but: {control}",
-                    limit.as_secs(),
-                    expected.0,
-                    expected.1
-                ));
-            }
-            // What tells of a change is what is measured.
-            std::thread::sleep(PAUSE);
-        }
+            last = state["routers"][0]["control"].clone();
+            Ok(is(&last).then_some(now))
+        });
+        seen.map_err(|error| format!("{error}: {last}"))
     }
 }
 
@@ -145,7 +123,7 @@ fn daemon(
 ) -> Result<Process> {
     let agent = |(number, it): (usize, &BackEnd)| format!("m{number}:{}", it.socket.display());
     let agents: Vec<String> = (1..).zip(back_ends).map(agent).collect();
-    ours::run(scratch, |command| {
+    ours::run(None, scratch, |command| {
         command.arg("--socket").arg(socket);
         let agents = if agents.is_empty() { String::new() } else { format!(",agents={}", agents.join("+")) };
         command.args(["--router", &format!("r,control={control}{agents}")]);

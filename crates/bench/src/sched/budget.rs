@@ -7,19 +7,12 @@
 //! the time in which the core was busy when the guest had no budget. What a whole core moves changes with the
 //! machine's speed, so it is measured before and after each budget.
 
-use std::time::Duration;
-
-use serde::{Deserialize, Serialize};
 use sidecore_engine::core::{CpuBudget, Service};
 
 use super::cores::JUMBO;
 use super::guest::{Report, Work};
 use super::stage::Stage;
-use super::{Common, Result, Results};
-use crate::distance::Mode;
-use crate::draw::{chart, Axis, Line};
-use crate::modes::Modes;
-use crate::runner::{fields, figures, in_parts};
+use crate::prelude::*;
 
 /// `bench budget`.
 #[derive(Debug, clap::Args)]

@@ -3,19 +3,14 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use sidecore_driver::net::NetDriver;
 use sidecore_driver::session::{Config, Want};
 use sidecore_engine::core::Tuning;
 use sidecore_engine::graph::{CoreOptions, Graph};
 use sidecore_engine::port::DEFAULT_MTU;
 
-use super::Result;
-use crate::common::guest;
-use crate::distance::Distance;
-use crate::ours::START;
 use crate::peers;
+use crate::prelude::*;
 
 /// Bytes of a buffer beside a packet: Ethernet's header and virtio's, and some to spare.
 const HEADERS: usize = 64;
@@ -105,7 +100,7 @@ impl Cores {
         // A whole frame with its headers, and no odd size.
         let buffer = (self.way.mtu as usize + HEADERS).next_multiple_of(2048);
         let config = Config { want: Want::default().or(features), buffer, ..Config::default() };
-        until_served(&self.graph, || guest(path, config))
+        until_served(Some(&self.graph), || guest(path, config))
     }
 
     /// Probes how far they are from the players.
@@ -123,17 +118,14 @@ impl Cores {
     }
 }
 
-/// Has `connect` bring up a driver, and waits until a core serves it.
-pub fn until_served<D>(graph: &Graph, connect: impl FnOnce() -> Result<D>) -> Result<D> {
+/// Has `connect` bring up a driver, and waits until a core serves it, if they are of this process.
+pub fn until_served<D>(graph: Option<&Graph>, connect: impl FnOnce() -> Result<D>) -> Result<D> {
+    let Some(graph) = graph else { return connect() };
     let served = || graph.status().iter().map(|core| core.queues).sum::<usize>();
-    let (before, start) = (served(), Instant::now());
+    let before = served();
     let driver = connect()?;
-    while served() == before {
-        if start.elapsed() > START {
-            return Err("no I/O core serves a driver".to_owned());
-        }
-        std::thread::sleep(Duration::from_micros(100));
-    }
+    let more = || Ok((served() != before).then_some(()));
+    until("an I/O core serves a driver", START, Duration::from_micros(100), more)?;
     Ok(driver)
 }
 

@@ -7,16 +7,11 @@
 //! others, so that a stream does not delay their answers here.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use sidecore_driver::net::NetDriver;
 
 use super::cores::Cores;
-use super::{text, Result};
-use crate::common::merged;
-use crate::distance::Mode;
-use crate::runner::named;
+use crate::prelude::*;
 
 /// The network and the remote host together hold a request for so long.
 const REMOTE_NS: u64 = 20_000;
@@ -144,12 +139,14 @@ enum Role {
     Nothing,
 }
 
-struct Pair {
+/// A guest, and what is at the other end of its wire.
+pub struct Pair {
     guest: NetDriver,
     peer: NetDriver,
     role: Role,
     len: usize,
-    done: u64,
+    /// Answers or frames that have arrived since it counts.
+    pub done: u64,
     lost: u64,
     latency: Histogram<u64>,
     kicks: u64,
@@ -168,11 +165,8 @@ pub struct Players {
 
 impl Players {
     pub fn new(guests: Vec<NetDriver>, peers: Vec<NetDriver>, cores: Cores) -> Result<Players> {
-        let pair = |(guest, peer)| -> Result<Pair> {
-            let latency = Histogram::new_with_max(10_000_000_000, 2).map_err(text)?;
-            Ok(Pair { guest, peer, role: Role::Nothing, len: SMALL, done: 0, lost: 0, latency, kicks: 0 })
-        };
-        let pairs = guests.into_iter().zip(peers).map(pair).collect::<Result<Vec<_>>>()?;
+        let pairs = guests.into_iter().zip(peers).map(|(guest, peer)| Pair::new(guest, peer));
+        let pairs = pairs.collect::<Result<Vec<_>>>()?;
         let (asking, others) = (Vec::new(), Vec::new());
         Ok(Players { pairs, asking, others, cores, epoch: Instant::now(), busy: 0 })
     }
@@ -270,7 +264,14 @@ impl Players {
 }
 
 impl Pair {
-    fn set(&mut self, work: Work, now: u64) {
+    /// With nothing to do.
+    pub fn new(guest: NetDriver, peer: NetDriver) -> Result<Pair> {
+        let latency = Histogram::new_with_max(10_000_000_000, 2).map_err(text)?;
+        Ok(Pair { guest, peer, role: Role::Nothing, len: SMALL, done: 0, lost: 0, latency, kicks: 0 })
+    }
+
+    /// Gives it work, which begins anew.
+    pub fn set(&mut self, work: Work, now: u64) {
         let streams = |rate| Role::Streams { rate, sent: 0, next: 0, since: now, credit: 0.0 };
         (self.role, self.len) = match work {
             Work::RequestResponse => (Role::Asks { sent: None, held: None }, SMALL),
@@ -287,7 +288,7 @@ impl Pair {
     }
 
     /// Counts from here on.
-    fn begin(&mut self) -> Result<()> {
+    pub fn begin(&mut self) -> Result<()> {
         (self.done, self.lost) = (0, 0);
         self.latency.reset();
         self.interrupts()?;
@@ -295,7 +296,8 @@ impl Pair {
         Ok(())
     }
 
-    fn end(&mut self) -> Result<Guest> {
+    /// What it has counted.
+    pub fn end(&mut self) -> Result<Guest> {
         let notifications = [self.guest.stats().kicks - self.kicks, self.interrupts()?];
         Ok(Guest { done: self.done, latency: self.latency.clone(), notifications })
     }
@@ -325,7 +327,7 @@ impl Pair {
 
     /// Does what is due; whether anything was.
     #[inline]
-    fn turn(&mut self, now: u64) -> Result<bool> {
+    pub fn turn(&mut self, now: u64) -> Result<bool> {
         match &mut self.role {
             Role::Asks { sent, held } => {
                 let mut answer = None;

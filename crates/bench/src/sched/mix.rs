@@ -8,16 +8,10 @@
 //! the same with interrupts, and a thread per device. A latency is what the guest sees: from request to
 //! answer, with 20 µs for the network and the remote host.
 
-use serde::{Deserialize, Serialize};
-
 use super::cores::{Way, OURS, PER_DEVICE, POLLED};
 use super::guest::{Report, Work};
 use super::stage::Stage;
-use super::{Common, Result, Results};
-use crate::distance::Mode;
-use crate::draw::{chart, stack, Axis, Line};
-use crate::modes::Modes;
-use crate::runner::{by_turns, fields, figures};
+use crate::prelude::*;
 
 /// `bench mix`.
 #[derive(Debug, clap::Args)]

@@ -17,8 +17,5 @@ pub mod parts;
 pub mod share;
 pub mod stage;
 
-use super::common::{median, middle, on, percentile, text, Common, Result};
-use super::results::Results;
-
 /// A core that is busy for so much of the time has no more to give.
 const FULL: f64 = 0.95;

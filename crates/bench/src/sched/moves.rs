@@ -7,23 +7,14 @@
 //! the end all frames that the ring took must have arrived, each behind the one before.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
-use sidecore_driver::net::NetDriver;
 use sidecore_engine::core::Tuning;
 use sidecore_engine::graph::{CoreOptions, Graph};
 
 use super::cores::OURS;
 use super::guest::{receive, write};
 use super::stage::Stage;
-use super::{percentile, text, Common, Result, Results};
-use crate::distance::Mode;
-use crate::draw::{bars, Axis, Bars};
-use crate::modes::Modes;
-use crate::ours::START;
-use crate::runner::named;
-use crate::runner::{by_turns, fields};
+use crate::prelude::*;
 
 /// `bench move`.
 #[derive(Debug, clap::Args)]
@@ -73,23 +64,6 @@ struct Seen {
     /// The longest time without a frame in each spell, in µs.
     gaps: Vec<f64>,
     seconds: f64,
-}
-
-/// A row of the table: of all rounds.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Row {
-    event: Event,
-    spells: usize,
-    mpps: f64,
-    sent: u64,
-    lost: u64,
-    reordered: u64,
-    pause_p50_us: f64,
-    pause_p99_us: f64,
-    pause_max_us: f64,
-    /// The 99th percentile of each round in µs: the load's processor and those of both I/O cores.
-    #[serde(skip_deserializing)]
-    modes: Modes,
 }
 
 /// `bench move`.
@@ -145,7 +119,7 @@ fn measure(args: &Args, common: &Common, cpus: [usize; 2], event: Event) -> Resu
     // A core that is left must not poll, or it would keep the other one from a processor that they share.
     let tuning = Tuning { least_cores: 1, balance: false, ..Tuning::default() };
     let options = CoreOptions { cpus: cpus.to_vec(), tuning, ..CoreOptions::default() };
-    let stage = Stage::with(&options, OURS, 1)?;
+    let stage = Stage::open(&options, OURS, 1, None)?;
     let owner = stage.guest(0).id.0;
     // How many of them have begun, whether all are over, and whether the flow is.
     let (spell, over, ended) = (AtomicU32::new(0), AtomicBool::new(false), AtomicBool::new(false));
@@ -181,13 +155,8 @@ struct Mover<'a> {
 
 impl Mover<'_> {
     fn run(&self, event: Event, times: u32, spell: &AtomicU32) -> Result<()> {
-        let start = Instant::now();
-        while spell.load(Ordering::Acquire) == 0 && !self.ended.load(Ordering::Acquire) {
-            if start.elapsed() > START {
-                return Err("no frame arrives".to_owned());
-            }
-            std::thread::sleep(SPELL);
-        }
+        let flows = || spell.load(Ordering::Acquire) > 0 || self.ended.load(Ordering::Acquire);
+        until("frames arrive", START, SPELL, || Ok(flows().then_some(())))?;
         let (id, mut core) = self.place()?;
         if event == Event::Moves {
             self.graph.set_active(2);
@@ -229,14 +198,8 @@ impl Mover<'_> {
 
     /// Waits until another core than `core` has the queue: it is told of by the one that takes it.
     fn leaves(&self, core: usize) -> Result<()> {
-        let start = Instant::now();
-        while self.place()?.1 == core {
-            if start.elapsed() > START {
-                return Err("an I/O core that was removed has a queue".to_owned());
-            }
-            std::thread::sleep(SPELL / 10);
-        }
-        Ok(())
+        let has_left = || Ok((self.place()?.1 != core).then_some(()));
+        until("an I/O core that was removed has no queue", START, SPELL / 10, has_left)
     }
 }
 
@@ -343,19 +306,24 @@ impl Seen {
     }
 }
 
-fn row(event: Event, seen: &Seen, modes: Modes) -> Row {
-    let [p50, p99, most] = [50, 99, 100].map(|percent| seen.pause(percent));
-    Row {
-        event,
-        spells: seen.gaps.len(),
-        mpps: seen.received as f64 / seen.seconds / 1e6,
-        sent: seen.sent,
-        lost: seen.sent.saturating_sub(seen.received),
-        reordered: seen.reordered,
-        pause_p50_us: p50,
-        pause_p99_us: p99,
-        pause_max_us: most,
-        modes,
+row! {
+    fn row(event: Event, seen: &Seen, modes: Modes) -> Row {}
+
+    /// A row of the table: of all rounds.
+    #[derive(Deserialize)]
+    pub struct Row {
+        event: Event = event,
+        spells: usize = seen.gaps.len(),
+        mpps: f64 = seen.received as f64 / seen.seconds / 1e6,
+        sent: u64 = seen.sent,
+        lost: u64 = seen.sent.saturating_sub(seen.received),
+        reordered: u64 = seen.reordered,
+        pause_p50_us: f64 = seen.pause(50),
+        pause_p99_us: f64 = seen.pause(99),
+        pause_max_us: f64 = seen.pause(100),
+        /// The 99th percentile of each round in µs: the load's processor and those of both I/O cores.
+        #[serde(skip_deserializing)]
+        modes: Modes = modes,
     }
 }
 

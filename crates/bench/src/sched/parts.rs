@@ -4,16 +4,10 @@
 //! polls; and guests that poll as well while they have work, so that no interrupt is written. Notifications
 //! are kicks of the guests and interrupts to them: what exits were in the paper.
 
-use serde::{Deserialize, Serialize};
-
 use super::cores::{Way, OURS, PER_DEVICE, POLLED};
 use super::guest::Work;
 use super::stage::Stage;
-use super::{median, Common, Result, Results};
-use crate::distance::Mode;
-use crate::draw::{bars, distinct, stack, Axis, Bars};
-use crate::modes::Modes;
-use crate::runner::{fields, figures, in_parts, Round};
+use crate::prelude::*;
 
 /// `bench parts`.
 #[derive(Debug, clap::Args)]

@@ -6,16 +6,11 @@
 //! is Jain's index over the guests of one run, which do all the same. Samples are compared with samples of
 //! the same distance (`modes`).
 
-use serde::{Deserialize, Serialize};
-
 use super::cores::{Way, OURS, PER_DEVICE};
 use super::guest::{Report, Work};
 use super::stage::Stage;
-use super::{median, middle, Common, Result, Results, FULL};
-use crate::distance::Mode;
-use crate::draw::{chart, distinct, stack, Axis, Line};
-use crate::modes::Modes;
-use crate::runner::{fields, figures, in_parts, Round};
+use super::FULL;
+use crate::prelude::*;
 
 /// `bench share`.
 #[derive(Debug, clap::Args)]
@@ -89,27 +84,6 @@ fn jain(shares: impl Iterator<Item = f64>) -> f64 {
     }
 }
 
-/// A row of the table: medians.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Row {
-    io_cores: usize,
-    work: Work,
-    guests: u16,
-    way: String,
-    /// Answers or frames a second, of all guests, in each round.
-    samples: Vec<f64>,
-    /// Against our rate with one guest times the number of guests.
-    of_linear: Option<f64>,
-    /// Against a thread per device: the median of the rounds' ratios.
-    ratio: Option<f64>,
-    #[serde(flatten)]
-    figures: Figures,
-    /// Thousand answers or frames a second by the distance of the two processors, and the median over that of
-    /// a thread per device at the same distance.
-    #[serde(skip_deserializing)]
-    modes: Modes,
-}
-
 /// `bench share`.
 pub fn run(args: &Args) -> Result<()> {
     let common = args.common.settle()?;
@@ -153,26 +127,41 @@ fn measure(args: &Args, common: &Common, round: Round, (cores, guests, way): Cas
     })
 }
 
-fn row<'s>(
-    (io_cores, guests, way): Case,
-    work: Work,
-    samples: &[Sample],
-    of_case: impl Fn(Case) -> Option<&'s [Sample]>,
-) -> Row {
-    let one = of_case((io_cores, 1, OURS)).filter(|_| is_bounded(work));
-    let base = of_case((io_cores, guests, PER_DEVICE)).filter(|_| way == OURS);
-    let by_mode = |samples: &[Sample]| Modes::of(samples, |(it, mode)| (*mode, it.rate / 1e3));
-    let figures = Figures::of(samples.iter().map(|it| &it.0));
-    Row {
-        io_cores,
-        work,
-        guests,
-        way: way.name.to_owned(),
-        samples: samples.iter().map(|it| it.0.rate).collect(),
-        of_linear: one.map(|one| figures.rate / (middle(one, |it| it.0.rate) * f64::from(guests))),
-        ratio: base.map(|base| median(samples.iter().zip(base).map(|(it, base)| it.0.rate / base.0.rate))),
-        figures,
-        modes: by_mode(samples).over("ratio_to_threads", &base.map(by_mode).unwrap_or_default()),
+row! {
+    fn row<'s>(
+        case: Case,
+        work: Work,
+        samples: &[Sample],
+        of_case: impl Fn(Case) -> Option<&'s [Sample]>,
+    ) -> Row {
+        let (io_cores, guests, way) = case;
+        let one = of_case((io_cores, 1, OURS)).filter(|_| is_bounded(work));
+        let base = of_case((io_cores, guests, PER_DEVICE)).filter(|_| way == OURS);
+        let by_mode = |samples: &[Sample]| Modes::of(samples, |(it, mode)| (*mode, it.rate / 1e3));
+        let figures = Figures::of(samples.iter().map(|it| &it.0));
+    }
+
+    /// A row of the table: medians.
+    #[derive(Deserialize)]
+    pub struct Row {
+        io_cores: usize = io_cores,
+        work: Work = work,
+        guests: u16 = guests,
+        way: String = way.name.to_owned(),
+        /// Answers or frames a second, of all guests, in each round.
+        samples: Vec<f64> = samples.iter().map(|it| it.0.rate).collect(),
+        /// Against our rate with one guest times the number of guests.
+        of_linear: Option<f64> =
+            one.map(|one| figures.rate / (middle(one, |it| it.0.rate) * f64::from(guests))),
+        /// Against a thread per device: the median of the rounds' ratios.
+        ratio: Option<f64> =
+            base.map(|base| median(samples.iter().zip(base).map(|(it, base)| it.0.rate / base.0.rate))),
+        #[serde(flatten)]
+        figures: Figures = figures,
+        /// Thousand answers or frames a second by the distance of the two processors, and the median over
+        /// that of a thread per device at the same distance.
+        #[serde(skip_deserializing)]
+        modes: Modes = by_mode(samples).over("ratio_to_threads", &base.map(by_mode).unwrap_or_default()),
     }
 }
 

@@ -9,7 +9,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use sidecore_driver::net::NetDriver;
 use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
 use sidecore_engine::graph::{Attach, CoreOptions, Graph};
 use sidecore_engine::packet::Mac;
@@ -18,9 +17,9 @@ use sidecore_engine::switch::{Switch, SwitchOptions};
 
 use super::cores::{Card, Cores, Way};
 use super::guest::Players;
-use super::{on, text, Result};
 use crate::e1000::stage as e1000;
 use crate::engine::{Device, Direct, Engine};
+use crate::prelude::*;
 
 /// I/O cores, and ports in pairs.
 pub struct Stage {
@@ -37,20 +36,17 @@ pub struct Stage {
 impl Stage {
     /// So many pairs, served in this way on these processors.
     pub fn start(way: Way, cpus: &[usize], pairs: usize) -> Result<Stage> {
-        Stage::with(&way.options(cpus, pairs), way, pairs)
+        Stage::open(&way.options(cpus, pairs), way, pairs, None)
     }
 
-    /// A stage on I/O cores with these options.
-    pub fn with(options: &CoreOptions, way: Way, pairs: usize) -> Result<Stage> {
-        Stage::open(options, way, pairs, None)
-    }
-
-    /// So many pairs, for all of whose ports this tenant pays.
-    pub fn paid_by(tenant: &Arc<Tenant>, way: Way, cpus: &[usize], pairs: usize) -> Result<Stage> {
-        Stage::open(&way.options(cpus, pairs), way, pairs, Some(tenant))
-    }
-
-    fn open(options: &CoreOptions, way: Way, pairs: usize, tenant: Option<&Arc<Tenant>>) -> Result<Stage> {
+    /// So many pairs on I/O cores with these options; this tenant pays for all of their ports, if there is
+    /// one.
+    pub fn open(
+        options: &CoreOptions,
+        way: Way,
+        pairs: usize,
+        tenant: Option<&Arc<Tenant>>,
+    ) -> Result<Stage> {
         let mut engine = Engine::start(options)?;
         let (mut devices, mut paths) = (Vec::new(), Vec::new());
         for _ in 0..pairs {

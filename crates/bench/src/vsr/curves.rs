@@ -1,13 +1,11 @@
 //! Rate forwarded by rate offered: figures whose lines differ in how router and I/O are set up.
 
-use std::time::Duration;
-
-use super::super::common::Result;
 use super::super::sched::cores::{Way, OURS};
-use super::report::{points, Row};
+use super::report::{self, Row};
 use super::stage::{play, Placement, Setup, ALONE, OUTSIDE_RING, SHARED_CORE, THREADS};
 use super::threads::Class;
-use super::{lines, Plan, JOINS};
+use super::{lines, number, Found, Plan, JOINS};
+use crate::prelude::*;
 
 /// Loads of a figure, in rates that the guest would have if it did nothing but route.
 pub const LOADS: [f64; 9] = [0.2, 0.4, 0.6, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0];
@@ -40,12 +38,12 @@ pub fn priorities(plan: &Plan) -> Result<Vec<Row>> {
         let (name, placement) = ("separate".to_owned(), Placement::IoAlone(ALONE));
         curves.push(Curve { picture, name, setup: setup(OURS), placement });
     }
-    measure(plan, "3", &curves, &LOADS)
+    measure(plan, &curves, &LOADS)
 }
 
 /// Figures 13 to 15: queues of several lengths, with an I/O core and with a thread for each device; the guest
 /// has as much of the processor as it can get, or this part of it.
-pub fn queues(plan: &Plan, figure: &str, share: Option<f64>) -> Result<Vec<Row>> {
+pub fn queues(plan: &Plan, share: Option<f64>) -> Result<Found> {
     let mut curves = Vec::new();
     for (way, pictures) in [
         (SHARED_CORE, ["I/O core, wires", "I/O core, switches"]),
@@ -67,26 +65,40 @@ pub fn queues(plan: &Plan, figure: &str, share: Option<f64>) -> Result<Vec<Row>>
             }
         }
     }
-    match share {
+    let rows = match share {
         // A whole number of periods.
-        Some(_) => measure(&plan.whole(PERIOD, 2), figure, &curves, &FEWEST),
-        None => measure(plan, figure, &curves, &FEWER),
-    }
+        Some(_) => measure(&plan.whole(PERIOD, 2), &curves, &FEWEST)?,
+        None => measure(plan, &curves, &FEWER)?,
+    };
+    let served = |by: &'static str| rows.iter().filter(move |row| row.picture.starts_with(by));
+    let best = report::best(served(SHARED_CORE.name));
+    let longest = QUEUES[QUEUES.len() - 1].to_string();
+    let threads = served(THREADS.name).filter(|row| row.line == longest);
+    let ratios = [
+        number("overload_ratio", best.as_ref().map(|(ratio, _)| *ratio)),
+        number("overload_ratio_threads", report::worst(threads)),
+    ];
+    // The line of which it is.
+    let line = best.map(|(_, line)| ("best".to_owned(), line.into()));
+    let summary = ratios.into_iter().chain([line]).flatten().collect();
+    Ok(Found { summary, ..rows.into() })
 }
 
 /// All curves, by turns in each round.
-pub fn measure(plan: &Plan, figure: &str, curves: &[Curve], loads: &[f64]) -> Result<Vec<Row>> {
+pub fn measure(plan: &Plan, curves: &[Curve], loads: &[f64]) -> Result<Vec<Row>> {
     let loads = if plan.quick { &loads[..2] } else { loads };
     let loads: Vec<f64> = loads.iter().map(|load| load * 1e3 / plan.cost_ns).collect();
-    let name = |curve: &Curve| format!("{}, {}", curve.picture, curve.name);
-    let samples = lines(plan, curves, name, |curve| {
-        play(&curve.setup, plan.cpus, |bench| {
-            bench.place(curve.placement)?;
-            loads.iter().map(|load| bench.offer(*load, plan.window)).collect()
-        })
-    })?;
-    let row = |(curve, of): (&Curve, _)| {
-        Row::of([figure, curve.picture, &curve.name], &points(&loads, of), plan.full)
-    };
-    Ok(curves.iter().zip(samples).map(row).collect())
+    let name = |curve: &Curve| [curve.picture.to_owned(), curve.name.clone()];
+    lines(
+        plan,
+        curves,
+        name,
+        |_| loads.clone(),
+        |curve, loads| {
+            play(&curve.setup, plan.cpus, |bench| {
+                bench.place(curve.placement)?;
+                loads.iter().map(|load| bench.offer(*load, plan.window)).collect()
+            })
+        },
+    )
 }

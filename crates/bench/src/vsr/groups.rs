@@ -10,25 +10,23 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use sidecore_driver::guest_router::{Config, GuestRouter, Hop, Vcpu, BUDGET};
-use sidecore_driver::load::{ticks_per_ns, Lane};
-use sidecore_driver::memory::Page;
-use sidecore_driver::Frontend;
+use sidecore_driver::load::Lane;
 
-use super::super::common::{on, text, Result};
+use serde_json::Value;
+
 use super::super::ends::{Kind, PathEnd};
 use super::super::group::until_active;
-use super::super::ours::{Switch, START};
-use super::super::peers::{polling_thread, Scratch};
+use super::super::peers::polling_thread;
 use super::super::rfc2544::traffic::FCS;
 use super::super::target::{gateway_says, route_to_gateway, ADDRESSES};
 use super::curves::PERIOD;
-use super::report::{points, Point, Points, Row};
+use super::report::{Point, Row};
 use super::stage::{hops, lane, traffic, Bench, Placement, Sample, ALONE, GUEST_RING, SIZE};
 use super::threads::{self, Class, Pinned};
-use super::{lines, Plan};
+use super::{lines, Found, Plan};
+use crate::prelude::*;
 
 /// The part of a processor that is a member's.
 const SHARE: f64 = 0.15;
@@ -70,61 +68,55 @@ fn note() -> String {
 }
 
 /// Figure 18: members that forward all they can, by their number.
-pub fn parallel(plan: &Plan, notes: &mut Vec<String>) -> Result<Vec<Row>> {
-    notes.push(note());
+pub fn parallel(plan: &Plan) -> Result<Found> {
     let flood = FLOOD * rate(plan, MOST);
     let numbers = 1..=if plan.quick { 2 } else { MOST };
-    let all: Vec<Line> = numbers.map(|number| guests(number, &[flood])).collect();
-    let samples = measure(plan, &all)?.into_iter().flatten().map(|(_, samples)| samples);
-    let points: Points = all.iter().map(|(members, _)| members.number as f64).zip(samples).collect();
-    Ok(vec![Row::of(["18", PICTURE, "members with reservations"], &points, plan.full)])
+    let all = |_: &()| numbers.clone().map(|number| number as f64).collect();
+    let name = |_: &()| [PICTURE, "members with reservations"].map(str::to_owned);
+    let rows = lines(plan, &[()], name, all, |(), _| {
+        let of = |number| one(plan, Members { number, native: false }, &[flood]);
+        Ok(numbers.clone().map(of).collect::<Result<Vec<_>>>()?.concat())
+    })?;
+    Ok(Found { notes: vec![note()], summary: summary(&rows), ..rows.into() })
 }
 
 /// Figure 19: a multistage router, and its first stage alone.
-pub fn multistage(plan: &Plan, notes: &mut Vec<String>) -> Result<Vec<Row>> {
-    notes.push(note());
-    let back_ends = |number: usize| guests(number, &LOADS.map(|load| load * rate(plan, number)));
+pub fn multistage(plan: &Plan) -> Result<Found> {
+    let back_ends = |number: usize| {
+        (Members { number, native: false }, LOADS.map(|load| load * rate(plan, number)).to_vec())
+    };
     let stage = (Members { number: 2, native: true }, STAGE_LOADS.to_vec());
     let mut all = vec![stage, back_ends(1), back_ends(BACK_ENDS)];
     if plan.quick {
         all.iter_mut().for_each(|(_, loads)| loads.truncate(2));
     }
-    let row = |((members, _), points): (&Line, Points)| {
-        Row::of(["19", PICTURE, &members.name()], &points, plan.full)
-    };
-    Ok(all.iter().zip(measure(plan, &all)?).map(row).collect())
+    let name = |(members, _): &Line| [PICTURE.to_owned(), members.name()];
+    let points = |(_, loads): &Line| loads.clone();
+    let rows = lines(plan, &all, name, points, |(members, _), loads| one(plan, *members, loads))?;
+    Ok(Found { notes: vec![note()], summary: summary(&rows), ..rows.into() })
 }
 
 /// What members forward by what one does, or the stage by what the back-ends do: as they are, and if each had
 /// a whole processor.
-pub fn summary(rows: &[Row]) -> BTreeMap<String, f64> {
-    let ratios = match rows {
+fn summary(rows: &[Row]) -> BTreeMap<String, Value> {
+    match rows {
         [stage, .., all] => {
             let ratio = stage.peak_mpps / all.peak_mpps;
-            vec![("stage_headroom".to_owned(), ratio), ("stage_headroom_whole".to_owned(), ratio * SHARE)]
+            let whole = ("stage_headroom_whole".to_owned(), (ratio * SHARE).into());
+            BTreeMap::from([("stage_headroom".to_owned(), ratio.into()), whole])
         }
         [row] => {
             let one = row.points.first().map_or(f64::NAN, |point| point.forwarded_mpps);
-            let ratio = |point: &Point| (format!("speedup_{}", point.x), point.forwarded_mpps / one);
+            let ratio = |point: &Point| (format!("speedup_{}", point.x), (point.forwarded_mpps / one).into());
             row.points.iter().skip(1).map(ratio).collect()
         }
-        [] => Vec::new(),
-    };
-    ratios.into_iter().collect()
+        [] => BTreeMap::new(),
+    }
 }
 
 /// Million frames a second of so many members that do nothing but route.
 fn rate(plan: &Plan, members: usize) -> f64 {
     members as f64 * SHARE * 1e3 / plan.cost_ns
-}
-
-fn guests(number: usize, loads: &[f64]) -> Line {
-    (Members { number, native: false }, loads.to_vec())
-}
-
-fn measure(plan: &Plan, all: &[Line]) -> Result<Vec<Points>> {
-    let samples = lines(plan, all, |line| line.0.name(), |(members, loads)| one(plan, *members, loads))?;
-    Ok(all.iter().zip(samples).map(|((_, loads), of)| points(loads, of)).collect())
 }
 
 impl Members {
@@ -161,7 +153,7 @@ impl Members {
             }
         }
         let more: Vec<&str> = more.iter().map(String::as_str).collect();
-        let switch = Switch::start_with(core, scratch, &ports, &more).map_err(text)?;
+        let switch = Switch::start(core, &ports, &more)?;
         let thread = polling_thread(switch.process.id(), core).ok_or("a daemon without an I/O core")?;
         threads::place(thread, ALONE, &[core])?;
         let routers = 0..if self.native { self.number } else { 0 };
@@ -175,10 +167,10 @@ impl Members {
 /// All loads, with one daemon.
 fn one(plan: &Plan, members: Members, loads: &[f64]) -> Result<Vec<Sample>> {
     let _pinned = Pinned::new()?;
-    let scratch = Scratch::new("sc-vsr").map_err(text)?;
+    let scratch = Scratch::new("sc-vsr")?;
     let ends = [0, 1].map(|number| PathEnd::there(Kind::VhostUser, number, &scratch.file("")));
-    let switch = members.start(plan.cpus.io, &scratch, &ends)?;
-    on(plan.cpus.load, || {
+    let switch = members.start(plan.cpus.io_core, &scratch, &ends)?;
+    on(plan.cpus.load_core, || {
         let guests = 0..if members.native { 0 } else { members.number };
         let guests = guests.map(|member| guest(&Members::sockets(member, &scratch), plan.cost_ns));
         let guests = guests.collect::<Result<Vec<_>>>()?;
@@ -215,7 +207,7 @@ fn guest(sockets: &[PathBuf; 2], cost_ns: f64) -> Result<Vcpu> {
 
 /// Offers so much; what the I/O core had to do is its own account.
 fn offer(switch: &Switch, bench: &mut Bench<'_>, mpps: f64, window: Duration) -> Result<Sample> {
-    let busy = || switch.cycles().map(|cycles| cycles.busy / ticks_per_ns() / 1e9).map_err(text);
+    let busy = || switch.spent().map(|spent| spent.busy / 1e9);
     let before = busy()?;
     let sample = bench.offer(mpps, window)?;
     Ok(Sample { io: (busy()? - before) / window.as_secs_f64(), ..sample })
@@ -241,10 +233,12 @@ mod tests {
         };
         let row = |figure: &str, line: &str, rates: &[f64]| {
             let points = (1..).map(f64::from).zip(rates.iter().map(|rate| vec![sample(*rate)]));
-            Row::of([figure, PICTURE, line], &points.collect::<Vec<_>>(), false)
+            super::super::report::row([figure, PICTURE, line], &points.collect::<Vec<_>>(), false)
         };
         let rows = [row("18", "", &[0.1, 0.2, 0.25])];
-        let of = |rows: &[Row]| summary(rows).into_iter().collect::<Vec<_>>();
+        let of = |rows: &[Row]| -> Vec<(String, f64)> {
+            summary(rows).into_iter().map(|(key, value)| (key, value.as_f64().unwrap())).collect()
+        };
         assert_eq!(of(&rows), [("speedup_2".to_owned(), 2.0), ("speedup_3".to_owned(), 2.5)]);
         // The points are at numbers of members, and the paper's two beside them.
         let picture = super::super::report::draw(&rows);

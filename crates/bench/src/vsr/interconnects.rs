@@ -9,21 +9,16 @@
 use std::path::{Path, PathBuf};
 
 use sidecore_driver::guest_router::{Config, GuestRouter, BUDGET};
-use sidecore_driver::memory::Page;
-use sidecore_driver::{Frontend, Listener};
+use sidecore_driver::Listener;
 
-use super::super::common::{on, text, Result};
 use super::super::ends::{Kind, PathEnd};
 use super::super::lane::End;
-use super::super::net::Net;
-use super::super::ours::{Switch, START};
-use super::super::peers::{Flows, Ovs, OvsPort, Scratch};
+use super::super::peers::{Flows, Ovs, OvsPort};
 use super::super::rfc2544::traffic::FCS;
-use super::super::runner::beside_peers;
 use super::super::target::veths;
-use super::report::{points, Row};
 use super::stage::{hops, lane, traffic, Bench, Placement, Sample, ALONE, GUEST_RING, SIZE};
-use super::{tell, Plan};
+use super::{tell, Found, Plan};
+use crate::prelude::*;
 
 /// Million frames a second that are to be offered.
 const LOADS: [f64; 9] = [0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0];
@@ -76,7 +71,7 @@ impl Way {
 }
 
 /// A figure of these, and why something is missing.
-pub fn all(plan: &Plan, figure: &str, ways: &[Way]) -> Result<(Vec<Row>, Vec<String>)> {
+pub fn all(plan: &Plan, ways: &[Way]) -> Result<Found> {
     let loads = if plan.quick { &LOADS[..2] } else { &LOADS[..] };
     let is_peer = |way: &Way| (way.name(), true);
     let (samples, missing) = beside_peers(plan.rounds, ways, is_peer, |round, way| {
@@ -85,9 +80,12 @@ pub fn all(plan: &Plan, figure: &str, ways: &[Way]) -> Result<(Vec<Row>, Vec<Str
         Ok(samples)
     })?;
     let there = ways.iter().zip(samples).filter(|(_, of)| !of.is_empty());
-    let row =
-        |(way, of): (&Way, _)| Row::of([figure, "interconnects", way.name()], &points(loads, of), plan.full);
-    Ok((there.map(row).collect(), missing.into_values().collect()))
+    let row = |(way, of): (&Way, Vec<_>)| {
+        let points: Vec<_> = loads.iter().copied().zip(of).collect();
+        plan.row(["interconnects", way.name()].map(str::to_owned), &points)
+    };
+    let rows = there.map(row).collect();
+    Ok(Found { rows, notes: missing.into_values().collect(), ..Found::default() })
 }
 
 /// Keeps what serves the ports.
@@ -98,10 +96,10 @@ enum Server {
 
 /// All loads of one way.
 fn one(plan: &Plan, way: Way, loads: &[f64]) -> Result<Vec<Sample>> {
-    let scratch = Scratch::new("sc-vsr").map_err(text)?;
+    let scratch = Scratch::new("sc-vsr")?;
     let dir = scratch.file("");
     let net = match way.kind() {
-        Kind::Xdp | Kind::Packet | Kind::Veth => veths(2, plan.cpus.io)?,
+        Kind::Xdp | Kind::Packet | Kind::Veth => veths(2, plan.cpus.io_core)?,
         _ => Net::quiet()?,
     };
     let ends = [0, 1].map(|number| PathEnd::there(way.kind(), number, &dir));
@@ -116,24 +114,17 @@ fn one(plan: &Plan, way: Way, loads: &[f64]) -> Result<Vec<Sample>> {
         _ => Vec::new(),
     };
     net.enter(|| {
-        let _server = serve(plan, way, &ends, &guests, &scratch, &net)?;
-        on(plan.cpus.load, || load(plan, &ends, &guests, &listeners, loads))
+        let _server = serve(plan, way, &ends, &guests, &net)?;
+        on(plan.cpus.load_core, || load(plan, &ends, &guests, &listeners, loads))
     })
 }
 
 /// Starts what serves the four ports.
-fn serve(
-    plan: &Plan,
-    way: Way,
-    ends: &[PathEnd; 2],
-    guests: &[PathBuf; 2],
-    scratch: &Scratch,
-    net: &Net,
-) -> Result<Server> {
+fn serve(plan: &Plan, way: Way, ends: &[PathEnd; 2], guests: &[PathBuf; 2], net: &Net) -> Result<Server> {
     if way == Way::Ovs {
         let ports =
             [&ends[0].path, &guests[0], &guests[1], &ends[1].path].map(|path| OvsPort::Vhost(path.clone()));
-        return Ovs::start(plan.cpus.io, &ports, Flows::Wire).map(Server::Ovs).map_err(text);
+        return Ovs::start(plan.cpus.io_core, &ports, Flows::Wire).map(Server::Ovs);
     }
     let guest = |path: &Path| format!("vhost-user:{}", path.display());
     let outside = |number: usize| match way {
@@ -148,7 +139,7 @@ fn serve(
         on(outside(1), "out"),
     ];
     let switches = ["--switch", "in", "--switch", "out"];
-    let daemon = Switch::start_with(plan.cpus.io, scratch, &ports, &switches).map_err(text)?;
+    let daemon = Switch::start(plan.cpus.io_core, ports, &switches)?;
     if way == Way::Bridge {
         for number in 0..2 {
             net.ip(&format!("link add br{number} type bridge"))?;

@@ -33,17 +33,14 @@ mod threads;
 mod turns;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde_json::Value;
 
-use super::common::{Common, Result};
-use super::results::Results;
-use super::runner::{in_parts, Round, Samples};
 use super::sched::cores::Card;
+use crate::prelude::*;
 use report::Row;
 use reserved::Part;
-use stage::{Cpus, Sample};
+use stage::Sample;
 
 /// How pairs of ports are joined: whether by switches, and what that is called.
 const JOINS: [(bool, &str); 2] = [(false, "wires"), (true, "switches")];
@@ -58,50 +55,89 @@ const DPDK_NS: f64 = 50.0;
 const REPETITIONS: u16 = 10;
 const LONGER: u32 = 5;
 
-/// What can be measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Shown {
+/// What a figure says: its lines, what the output says of them, numbers, and of a model what it is made from.
+#[derive(Default)]
+struct Found {
+    rows: Vec<Row>,
+    notes: Vec<String>,
+    summary: BTreeMap<String, Value>,
+    model: Option<(model::Costs, Vec<model::Calibration>)>,
+}
+
+impl From<Vec<Row>> for Found {
+    fn from(rows: Vec<Row>) -> Found {
+        Found { rows, ..Found::default() }
+    }
+}
+
+/// The table of figures: the paper's number of each, nanoseconds of the guest's time for a frame unless it is
+/// said otherwise, and how it is measured.
+macro_rules! figures_of_the_paper {
+    ($($(#[$about:meta])* $number:literal $name:ident($cost_ns:expr) => |$plan:ident| $measure:expr,)*) => {
+        /// What can be measured.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+        pub enum Shown {
+            $($(#[$about])* #[value(name = $number)] $name,)*
+            /// What a frame costs, beside testpmd and a thread for each device.
+            Router,
+        }
+
+        impl Shown {
+            fn number(self) -> &'static str {
+                match self {
+                    $(Shown::$name => $number,)*
+                    Shown::Router => "router",
+                }
+            }
+
+            fn cost_ns(self) -> f64 {
+                match self {
+                    $(Shown::$name => $cost_ns,)*
+                    Shown::Router => DPDK_NS,
+                }
+            }
+
+            /// None: it is no figure, but a table.
+            fn measure(self, plan: &Plan) -> Result<Option<Found>> {
+                match self {
+                    $(Shown::$name => {
+                        let $plan = plan;
+                        Ok(Some(Found::from($measure?)))
+                    })*
+                    Shown::Router => Ok(None),
+                }
+            }
+        }
+    };
+}
+
+figures_of_the_paper! {
     /// More processors: partly a model.
-    #[value(name = "2")]
-    Processors,
+    "2" Processors(KERNEL_NS) => |plan| model::processors(plan),
     /// Priorities of guest and I/O on one processor, and separate processors.
-    #[value(name = "3")]
-    Priorities,
+    "3" Priorities(KERNEL_NS) => |plan| curves::priorities(plan),
     /// More threads: partly a model.
-    #[value(name = "5")]
-    Threads,
+    "5" Threads(KERNEL_NS) => |plan| model::threads(plan),
     /// What is between the network's cards and the guest's.
-    #[value(name = "8")]
-    Interconnects,
+    "8" Interconnects(LITTLE_NS) => |plan| interconnects::all(plan, &interconnects::Way::ALL),
     /// Ports of virtio and of netmap's kind, and more processors: partly a model.
-    #[value(name = "9")]
-    Netmap,
+    "9" Netmap(KERNEL_NS) => |plan| model::netmap(plan),
     /// By the part of its processor that is reserved for I/O.
-    #[value(name = "10")]
-    ReservedIo,
+    "10" ReservedIo(KERNEL_NS) => |plan| reserved::shares(plan, Part::Io),
     /// By the part of its processor that is reserved for the guest.
-    #[value(name = "11")]
-    ReservedGuest,
+    "11" ReservedGuest(KERNEL_NS) => |plan| reserved::shares(plan, Part::Guest),
     /// By the part of a processor that is reserved for the guest, or for its I/O, which share it.
-    #[value(name = "12")]
-    Reserved,
+    "12" Reserved(MUCH_NS) => |plan| reserved::shares(plan, Part::Shared),
     /// Lengths of queues.
-    #[value(name = "13")]
-    Queues,
+    "13" Queues(KERNEL_NS) => |plan| curves::queues(plan, None),
     /// Lengths of queues, with 85 % of the processor for the guest.
-    #[value(name = "14")]
-    QueuesReserved,
+    "14" QueuesReserved(KERNEL_NS) => |plan| curves::queues(plan, Some(0.85)),
     /// Lengths of queues, with 45 % of the processor for the guest.
-    #[value(name = "15")]
-    QueuesHalf,
+    "15" QueuesHalf(KERNEL_NS) => |plan| curves::queues(plan, Some(0.45)),
     /// A group of routers, by their number.
-    #[value(name = "18")]
-    Parallel,
+    "18" Parallel(KERNEL_NS) => |plan| groups::parallel(plan),
     /// A stage that balances load, alone and with back-ends.
-    #[value(name = "19")]
-    Multistage,
-    /// What a frame costs, beside testpmd and a thread for each device.
-    Router,
+    "19" Multistage(KERNEL_NS) => |plan| groups::multistage(plan),
 }
 
 /// `bench vsr`.
@@ -126,13 +162,14 @@ pub struct Args {
 /// How it is measured.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
+    figure: Shown,
     rounds: u16,
     window: Duration,
     full: bool,
     quick: bool,
     cost_ns: f64,
     card: Card,
-    cpus: Cpus,
+    cpus: Processors,
 }
 
 impl Plan {
@@ -149,15 +186,15 @@ impl Plan {
             true => (REPETITIONS, repeat.window * LONGER),
             false => (repeat.rounds, repeat.window),
         };
-        let usual = match args.figure {
-            Shown::Router => DPDK_NS,
-            Shown::Interconnects => LITTLE_NS,
-            Shown::Reserved => MUCH_NS,
-            _ => KERNEL_NS,
-        };
-        let cpus = Cpus { load: common.load_core, io };
-        let (full, quick, cost_ns) = (args.full, common.quick, args.cost.map_or(usual, f64::from));
-        Ok(Plan { rounds, window, full, quick, cost_ns, card: args.card, cpus })
+        let cpus = Processors { load_core: common.load_core, io_core: io };
+        let (full, quick, cost_ns) =
+            (args.full, common.quick, args.cost.map_or(args.figure.cost_ns(), f64::from));
+        Ok(Plan { figure: args.figure, rounds, window, full, quick, cost_ns, card: args.card, cpus })
+    }
+
+    /// The row of a line with the samples of each point.
+    fn row(&self, [picture, line]: [String; 2], points: &[(f64, Vec<Sample>)]) -> Row {
+        report::row([self.figure.number(), &picture, &line], points, self.full)
     }
 
     /// With measurements of a whole number of these periods: `least` or more.
@@ -168,20 +205,31 @@ impl Plan {
     }
 }
 
-/// Samples of each point of these lines: in each round every line is measured on a stage of its own, at all
-/// its points.
+/// The rows of these lines, each of which has a picture and a name, and points: in each round every line is
+/// measured on a stage of its own, at all its points.
 fn lines<C>(
     plan: &Plan,
     cases: &[C],
-    name: impl Fn(&C) -> String,
-    measure: impl Fn(&C) -> Result<Vec<Sample>>,
-) -> Result<Samples<Sample>> {
-    in_parts(plan.rounds, cases, |round, case| {
-        let name = name(case);
-        let samples = measure(case).map_err(|e| format!("{name}: {e}"))?;
+    name: impl Fn(&C) -> [String; 2],
+    points: impl Fn(&C) -> Vec<f64>,
+    measure: impl Fn(&C, &[f64]) -> Result<Vec<Sample>>,
+) -> Result<Vec<Row>> {
+    let samples = in_parts(plan.rounds, cases, |round, case| {
+        let name = name(case).join(", ");
+        let samples = measure(case, &points(case)).map_err(|e| format!("{name}: {e}"))?;
         tell(round, &name, &samples);
         Ok(samples)
-    })
+    })?;
+    let row = |(case, of): (&C, Vec<Vec<Sample>>)| {
+        let points: Vec<_> = points(case).into_iter().zip(of).collect();
+        plan.row(name(case), &points)
+    };
+    Ok(cases.iter().zip(samples).map(row).collect())
+}
+
+/// A number of a summary, if there is one.
+fn number(key: &str, value: Option<f64>) -> Option<(String, Value)> {
+    Some((key.to_owned(), value?.into()))
 }
 
 fn tell(round: Round, name: &str, samples: &[Sample]) {
@@ -192,34 +240,8 @@ fn tell(round: Round, name: &str, samples: &[Sample]) {
 /// `bench vsr`.
 pub fn run(args: &Args) -> Result<()> {
     let plan = Plan::of(args)?;
-    let mut notes = Vec::new();
-    let mut model = None;
-    let rows = match args.figure {
-        Shown::Processors | Shown::Threads | Shown::Netmap => {
-            let figure = match args.figure {
-                Shown::Processors => model::processors(&plan)?,
-                Shown::Threads => model::threads(&plan)?,
-                _ => model::netmap(&plan)?,
-            };
-            notes = [vec![model::NOTE.to_owned()], figure.missing].concat();
-            model = Some((figure.costs, figure.calibration));
-            figure.rows
-        }
-        Shown::Interconnects => {
-            let (rows, missing) = interconnects::all(&plan, "8", &interconnects::Way::ALL)?;
-            notes = missing;
-            rows
-        }
-        Shown::Priorities => curves::priorities(&plan)?,
-        Shown::ReservedIo => reserved::shares(&plan, Part::Io)?,
-        Shown::ReservedGuest => reserved::shares(&plan, Part::Guest)?,
-        Shown::Reserved => reserved::shares(&plan, Part::Shared)?,
-        Shown::Queues => curves::queues(&plan, "13", None)?,
-        Shown::QueuesReserved => curves::queues(&plan, "14", Some(0.85))?,
-        Shown::QueuesHalf => curves::queues(&plan, "15", Some(0.45))?,
-        Shown::Parallel => groups::parallel(&plan, &mut notes)?,
-        Shown::Multistage => groups::multistage(&plan, &mut notes)?,
-        Shown::Router => return router(args, &plan),
+    let Some(Found { rows, notes, mut summary, model }) = args.figure.measure(&plan)? else {
+        return router(args, &plan);
     };
     let how = if args.full { "means and 99 % intervals" } else { "medians" };
     let note = format!(
@@ -231,7 +253,6 @@ pub fn run(args: &Args) -> Result<()> {
         .with("card", &plan.card)?
         .with("rows", &rows)?
         .with("notes", &notes)?;
-    let mut summary = summary(args.figure, &rows);
     if let Some((costs, calibration)) = model {
         // The ratio of a model to what was measured that is most off.
         let worst =
@@ -257,39 +278,4 @@ fn router(args: &Args, plan: &Plan) -> Result<()> {
         .with("notes", &notes)?
         .with("summary", &summary)?
         .give(&args.common.output, String::new)
-}
-
-/// What figures have more than rows.
-fn summary(figure: Shown, rows: &[Row]) -> BTreeMap<String, Value> {
-    let of_kernel = || rows.iter().filter(|row| row.picture != reserved::BUDGET);
-    let served = |by: &'static str| rows.iter().filter(move |row| row.picture.starts_with(by));
-    let there = |key: &str, value: Option<f64>| Some((key.to_owned(), Value::from(value?)));
-    match figure {
-        Shown::ReservedIo | Shown::ReservedGuest | Shown::Reserved => {
-            let period = |of: Duration| move |row: &&Row| row.line == reserved::name(of);
-            let [short, papers] =
-                reserved::PERIODS.map(|of| report::least_r2(of_kernel().filter(period(of))));
-            let budget = report::least_r2(rows.iter().filter(|row| row.picture == reserved::BUDGET));
-            // Straightness by the kernel's reservations with the paper's period and a shorter one, and by a
-            // tenant's budget.
-            let all = [there("r2", papers), there("r2_short", short), there("r2_budget", budget)];
-            all.into_iter().flatten().collect()
-        }
-        Shown::Queues | Shown::QueuesReserved | Shown::QueuesHalf => {
-            let best = report::best(served(stage::SHARED_CORE.name));
-            let longest = curves::QUEUES[curves::QUEUES.len() - 1].to_string();
-            let threads = served(stage::THREADS.name).filter(|row| row.line == longest);
-            let ratios = [
-                there("overload_ratio", best.as_ref().map(|(ratio, _)| *ratio)),
-                there("overload_ratio_threads", report::worst(threads)),
-            ];
-            // The line of which it is.
-            let line = best.map(|(_, line)| ("best".to_owned(), line.into()));
-            ratios.into_iter().chain([line]).flatten().collect()
-        }
-        Shown::Parallel | Shown::Multistage => {
-            groups::summary(rows).into_iter().map(|(key, ratio)| (key, ratio.into())).collect()
-        }
-        _ => BTreeMap::new(),
-    }
 }

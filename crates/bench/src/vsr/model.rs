@@ -13,20 +13,14 @@
 //! reservations with the tick, of 4 ms; a thread that preempts all others each 25 µs makes that finer, and no
 //! better.)
 
-use std::time::Duration;
-
-use serde::Serialize;
-
-use super::super::common::{percentile, Result};
-use super::super::distance::Mode;
-use super::super::runner::Round;
 use super::super::sched::cores::Way;
 use super::curves::{measure, Curve, LOADS};
 use super::interconnects;
 use super::report::{How, Row};
 use super::stage::{play, Bench, Placement, Sample, Setup, ALONE, SHARED_CORE};
-use super::threads::{self, Class};
-use super::{Plan, DPDK_NS};
+use super::threads::Class;
+use super::{Found, Plan, DPDK_NS};
+use crate::prelude::*;
 
 /// Part of a processor that the thread has whose cost is measured, and the period of that.
 const PART: f64 = 0.2;
@@ -36,7 +30,7 @@ const OFFERED: f64 = 3.0;
 /// A thread for each card, otherwise like the I/O core.
 const TWO_THREADS: Way = Way { per_device: true, ..SHARED_CORE };
 /// What the output says.
-pub const NOTE: &str =
+const NOTE: &str =
     "lines with (model) are reckoned from `costs`, the others measured; `calibration`: the model beside what was measured";
 /// The picture.
 const PICTURE: &str = "wires";
@@ -59,15 +53,6 @@ pub struct Calibration {
     pub model_mpps: f64,
     pub measured_mpps: f64,
     pub ratio: f64,
-}
-
-/// A figure with lines of both kinds.
-#[derive(Clone, Debug)]
-pub struct Figure {
-    pub rows: Vec<Row>,
-    pub costs: Costs,
-    pub calibration: Vec<Calibration>,
-    pub missing: Vec<String>,
 }
 
 /// A placement that two processors can show, and what costs tell of it, in million frames a second.
@@ -131,26 +116,27 @@ fn rate(part: f64, cost_ns: f64) -> f64 {
 }
 
 /// Figure 2: more processors.
-pub fn processors(plan: &Plan) -> Result<Figure> {
-    figure(plan, "2", &[ONE, FREE, IO_ALONE, GUEST_ALONE], &[THREE])
+pub fn processors(plan: &Plan) -> Result<Found> {
+    figure(plan, &[ONE, FREE, IO_ALONE, GUEST_ALONE], &[THREE])
 }
 
 /// Figure 5: more threads.
-pub fn threads(plan: &Plan) -> Result<Figure> {
-    figure(plan, "5", &[GUEST_ALONE, GUEST_BESIDE_TWO], &OF_THREADS)
+pub fn threads(plan: &Plan) -> Result<Found> {
+    figure(plan, &[GUEST_ALONE, GUEST_BESIDE_TWO], &OF_THREADS)
 }
 
 /// Figure 9: virtio ports and those of netmap's kind.
-pub fn netmap(plan: &Plan) -> Result<Figure> {
-    let mut figure = figure(plan, "9", &[IO_ALONE], &[THREE])?;
-    let (rows, missing) = interconnects::all(plan, "9", &interconnects::Way::TWO)?;
+pub fn netmap(plan: &Plan) -> Result<Found> {
+    let mut found = figure(plan, &[IO_ALONE], &[THREE])?;
+    let Found { rows, notes, .. } = interconnects::all(plan, &interconnects::Way::TWO)?;
     let named =
         |row: Row| Row { line: format!("2 processors, {}", row.line), picture: PICTURE.to_owned(), ..row };
-    figure.rows.extend(rows.into_iter().map(named));
-    Ok(Figure { missing, ..figure })
+    found.rows.extend(rows.into_iter().map(named));
+    found.notes.extend(notes);
+    Ok(found)
 }
 
-fn figure(plan: &Plan, figure: &str, shown: &[Shown], reckoned: &[Reckoned]) -> Result<Figure> {
+fn figure(plan: &Plan, shown: &[Shown], reckoned: &[Reckoned]) -> Result<Found> {
     let curve = |shown: &Shown| Curve {
         picture: PICTURE,
         name: shown.line.to_owned(),
@@ -158,7 +144,7 @@ fn figure(plan: &Plan, figure: &str, shown: &[Shown], reckoned: &[Reckoned]) -> 
         placement: shown.placement,
     };
     let costs = costs(plan)?;
-    let mut rows = measure(plan, figure, &shown.iter().map(curve).collect::<Vec<_>>(), &LOADS)?;
+    let mut rows = measure(plan, &shown.iter().map(curve).collect::<Vec<_>>(), &LOADS)?;
     let calibrate = |(shown, row): (&Shown, &Row)| Calibration {
         line: shown.line.to_owned(),
         model_mpps: (shown.model)(&costs),
@@ -166,13 +152,14 @@ fn figure(plan: &Plan, figure: &str, shown: &[Shown], reckoned: &[Reckoned]) -> 
         ratio: (shown.model)(&costs) / row.peak_mpps,
     };
     let calibration = shown.iter().zip(&rows).map(calibrate).collect();
-    rows.extend(reckoned.iter().map(|line| line.row(plan, figure, &costs)));
-    Ok(Figure { rows, costs, calibration, missing: Vec::new() })
+    rows.extend(reckoned.iter().map(|line| line.row(plan, &costs)));
+    let (notes, model) = (vec![NOTE.to_owned()], Some((costs, calibration)));
+    Ok(Found { notes, model, ..rows.into() })
 }
 
 impl Reckoned {
     /// Forwards what is offered, up to what the slowest thread can.
-    fn row(&self, plan: &Plan, figure: &str, costs: &Costs) -> Row {
+    fn row(&self, plan: &Plan, costs: &Costs) -> Row {
         let (io_ns, slowest_ns) = match self.two_threads {
             true => (2.0 * costs.io_thread_ns, costs.io_thread_ns),
             false => (costs.io_ns, costs.io_ns),
@@ -196,8 +183,8 @@ impl Reckoned {
         };
         let loads = if plan.quick { &LOADS[..2] } else { &LOADS[..] };
         let points: Vec<_> = loads.iter().map(point).collect();
-        let line = format!("{} (model)", self.line);
-        Row { how: How::Model, ..Row::of([figure, PICTURE, &line], &points, false) }
+        let name = [PICTURE.to_owned(), format!("{} (model)", self.line)];
+        Row { how: How::Model, ..plan.row(name, &points) }
     }
 }
 
@@ -210,7 +197,7 @@ fn costs(plan: &Plan) -> Result<Costs> {
         let (of_guest, of_load) = play(&own, plan.cpus, |bench| {
             bench.place(Placement::GuestAlone(part))?;
             let guest = cost(plan, bench, bench.vcpus[0].thread(), own.cost_ns)?;
-            Ok((guest.of_frame_ns, cost(plan, bench, threads::this(), own.cost_ns)?.part))
+            Ok((guest.of_frame_ns, cost(plan, bench, this_thread(), own.cost_ns)?.part))
         })?;
         // Beside a guest that is faster than I/O, so that it is I/O that limits.
         let busiest = |way: Way| {

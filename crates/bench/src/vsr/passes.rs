@@ -8,18 +8,15 @@
 
 use std::path::PathBuf;
 
-use serde::Serialize;
 use sidecore_driver::load::ticks_per_ns;
 
-use super::super::common::{median, middle, on, text, Range, Result};
-use super::super::distance::Mode;
-use super::super::modes::Modes;
-use super::super::peers::{Scratch, Testpmd, VhostPort};
-use super::super::runner::{beside_peers, fields};
+use super::super::peers::{Testpmd, VhostPort};
 use super::super::sched::cores::{Way, POLLED};
+use super::super::sched::stage::Stage;
 use super::stage::{Sample, THREADS};
 use super::turns::{Frames, Turns};
 use super::Plan;
+use crate::prelude::*;
 
 /// Bytes of a frame, without check sequence, and entries of rings.
 const SIZE: usize = 60;
@@ -27,19 +24,8 @@ const RING: u16 = 1024;
 /// The three.
 const WHO: [&str; 3] = ["sidecore", "thread per device", "testpmd"];
 
-/// One of them.
-#[derive(Clone, Debug, Serialize)]
-pub struct Pass {
-    who: &'static str,
-    mpps: Range,
-    /// Cycles of its processor for a forwarded frame, which passes it twice.
-    cycles: f64,
-    io_busy: Option<f64>,
-    modes: Modes,
-}
-
 /// All three, by turns in each round; and why one is missing.
-pub fn measure(plan: &Plan) -> Result<(Vec<Pass>, impl Serialize, Vec<String>)> {
+pub fn measure(plan: &Plan) -> Result<(impl Serialize, impl Serialize, Vec<String>)> {
     let is_peer = |who: &&'static str| (*who, *who == WHO[2]);
     let (samples, missing) = beside_peers(plan.rounds, &WHO, is_peer, |round, who| {
         let sample = match *who {
@@ -55,20 +41,23 @@ pub fn measure(plan: &Plan) -> Result<(Vec<Pass>, impl Serialize, Vec<String>)> 
     let per_ns = ticks_per_ns();
     let of = |samples: &[Sample]| Modes::of(samples, |sample| (sample.mode, sample.forwarded));
     let rows = WHO.into_iter().zip(&samples).filter(|(_, samples)| !samples.is_empty());
-    let rows: Vec<Pass> = rows
-        .map(|(who, of_who)| Pass {
+    let row = |(who, of_who): (&'static str, &Vec<Sample>)| {
+        let modes = match who == WHO[0] {
+            true => of(of_who)
+                .over("ratio_to_testpmd", &of(&samples[2]))
+                .over("ratio_to_threads", &of(&samples[1])),
+            false => of(of_who),
+        };
+        fields! {
             who,
             mpps: Range::of(of_who.iter().map(|sample| sample.forwarded)),
+            /// Cycles of its processor for a forwarded frame, which passes it twice.
             cycles: middle(of_who, |sample| cycles(sample, per_ns)),
             io_busy: Some(middle(of_who, |sample| sample.io)).filter(|_| who == WHO[0]),
-            modes: match who == WHO[0] {
-                true => of(of_who)
-                    .over("ratio_to_testpmd", &of(&samples[2]))
-                    .over("ratio_to_threads", &of(&samples[1])),
-                false => of(of_who),
-            },
-        })
-        .collect();
+            modes,
+        }
+    };
+    let rows: Vec<_> = rows.map(row).collect();
     let [ours, threads, testpmd] = &samples[..] else { return Err("not all three".to_owned()) };
     let ratio = |theirs: &[Sample], value: &dyn Fn(&Sample) -> f64| near(ours, value) / near(theirs, value);
     let rate = |sample: &Sample| sample.forwarded;
@@ -99,18 +88,19 @@ fn frames(plan: &Plan) -> Frames {
 }
 
 fn ours(plan: &Plan, way: Way) -> Result<Sample> {
-    Turns::with(way, plan.cpus, frames(plan), |turns| turns.measure(plan.window))
+    let io = Stage::start(way, &[plan.cpus.io_core], 2)?;
+    Turns::on(&io, plan.cpus, frames(plan), |turns| turns.measure(plan.window))
 }
 
 /// Four vhost ports, of which it joins the first two and the last two.
 fn testpmd(plan: &Plan) -> Result<Sample> {
-    let scratch = Scratch::new("sc-vsr").map_err(text)?;
+    let scratch = Scratch::new("sc-vsr")?;
     // Outside, guest, guest, outside.
     let paths: Vec<PathBuf> = ["a", "b", "c", "d"].into_iter().map(|name| scratch.file(name)).collect();
     let ports: Vec<_> = paths.iter().map(|path| VhostPort { path: path.clone(), client: false }).collect();
-    let _testpmd = Testpmd::start(plan.cpus.io, &ports, 1).map_err(text)?;
+    let _testpmd = Testpmd::start(plan.cpus.io_core, &ports, 1)?;
     let pairs = [[1, 0], [2, 3]].map(|pair: [usize; 2]| pair.map(|at| paths[at].clone()));
-    on(plan.cpus.load, || {
+    on(plan.cpus.load_core, || {
         let sample = Turns::connect(&pairs, plan.cpus, frames(plan), None)?.measure(plan.window)?;
         Ok(Sample { io: 1.0, ..sample })
     })

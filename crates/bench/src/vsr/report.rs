@@ -1,12 +1,8 @@
 //! What was measured, as rows, numbers and pictures; and what of the paper stands beside it.
 
-use serde::{Deserialize, Serialize};
-
-use super::super::distance::Mode;
-use super::super::draw::{chart, distinct, stack, Axis, Line};
-use super::super::modes::Modes;
 use super::super::rfc2544::stats::Figure;
 use super::stage::Sample;
+use crate::prelude::*;
 
 /// What the points of a figure are at, if not at offered rates.
 fn x_axis(figure: &str) -> Option<&'static str> {
@@ -32,108 +28,73 @@ pub enum How {
     Model,
 }
 
-/// A line of a figure.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Row {
-    pub figure: String,
-    /// What of several pictures of the figure it is in: how ports are joined, or what is reserved.
-    pub picture: String,
-    pub line: String,
-    #[serde(default)]
-    pub how: How,
-    /// Million frames a second at the most, and the part of that which is left in an overload.
-    pub peak_mpps: f64,
-    pub overload: f64,
-    /// How well a straight line fits, by samples of one distance of the processors.
-    pub r2: Option<f64>,
-    pub points: Vec<Point>,
-    /// Million forwarded frames a second of the point at which that is the most.
-    #[serde(skip_deserializing)]
-    pub modes: Modes,
-}
-
-/// A point of it: medians, or means if there is an interval.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Point {
-    /// Million frames a second that were to be offered, the part of a processor that was reserved, or the
-    /// number of members.
-    pub x: f64,
-    pub forwarded_mpps: f64,
-    /// Half the width of the 99 % interval of the mean.
-    pub ci99: Option<f64>,
-    pub min: f64,
-    pub max: f64,
-    pub offered_mpps: f64,
-    /// Parts of the offered frames: left outside, and routed for nothing as the ring behind the router was
-    /// full.
-    pub refused: f64,
-    pub wasted: f64,
-    /// Parts of a processor that guest, I/O and load had; of a guest that takes turns with the load nothing
-    /// is known apart.
-    pub vcpu: Option<f64>,
-    pub io: f64,
-    pub load: f64,
-    /// Part of the frames that the load was late for, and did not offer.
-    pub late: f64,
-}
-
-/// Samples by what they are at.
-pub type Points = Vec<(f64, Vec<Sample>)>;
-
-/// The samples at each of these.
-pub fn points(at: &[f64], samples: Vec<Vec<Sample>>) -> Points {
-    at.iter().copied().zip(samples).collect()
-}
-
-impl Row {
+row! {
     /// The row of a line with the samples of each point.
-    pub fn of(name: [&str; 3], points: &[(f64, Vec<Sample>)], full: bool) -> Row {
-        let all: Vec<Point> = points.iter().map(|(x, samples)| Point::of(*x, samples, full)).collect();
+    pub fn row(name: [&str; 3], points: &[(f64, Vec<Sample>)], full: bool) -> Row {
+        let all: Vec<Point> = points.iter().map(|(x, samples)| point(*x, samples, full)).collect();
         let most = (0..all.len()).max_by(|a, b| all[*a].forwarded_mpps.total_cmp(&all[*b].forwarded_mpps));
         let samples = most.map_or(&[][..], |most| &points[most].1);
-        let [figure, picture, line] = name.map(str::to_owned);
-        let modes = Modes::of(samples, |sample| (sample.mode, sample.forwarded));
-        let peak_mpps = all.iter().map(|point| point.forwarded_mpps).fold(f64::NAN, f64::max);
-        let row = Row {
-            figure,
-            picture,
-            line,
-            how: How::Measured,
-            peak_mpps,
-            overload: f64::NAN,
-            r2: straightness(points),
-            points: all,
-            modes,
-        };
-        Row { overload: overload(&row.forwarded()), ..row }
+        let kept = overload(&forwarded(name[0], &all));
     }
 
-    fn forwarded(&self) -> Vec<(f64, f64)> {
-        let by_x = x_axis(&self.figure).is_some();
-        let x = |point: &Point| if by_x { point.x } else { point.offered_mpps };
-        self.points.iter().map(|point| (x(point), point.forwarded_mpps)).collect()
+    /// A line of a figure.
+    #[derive(Deserialize)]
+    pub struct Row {
+        pub figure: String = name[0].to_owned(),
+        /// What of several pictures of the figure it is in: how ports are joined, or what is reserved.
+        pub picture: String = name[1].to_owned(),
+        pub line: String = name[2].to_owned(),
+        #[serde(default)]
+        pub how: How = How::Measured,
+        /// Million frames a second at the most, and the part of that which is left in an overload.
+        pub peak_mpps: f64 = all.iter().map(|point| point.forwarded_mpps).fold(f64::NAN, f64::max),
+        pub overload: f64 = kept,
+        /// How well a straight line fits, by samples of one distance of the processors.
+        pub r2: Option<f64> = straightness(points),
+        pub points: Vec<Point> = all,
+        /// Million forwarded frames a second of the point at which that is the most.
+        #[serde(skip_deserializing)]
+        pub modes: Modes = Modes::of(samples, |sample| (sample.mode, sample.forwarded)),
     }
 }
 
-impl Point {
-    fn of(x: f64, samples: &[Sample], full: bool) -> Point {
+/// Rates forwarded by what the points of the figure are at.
+fn forwarded(figure: &str, points: &[Point]) -> Vec<(f64, f64)> {
+    let by_x = x_axis(figure).is_some();
+    let x = |point: &Point| if by_x { point.x } else { point.offered_mpps };
+    points.iter().map(|point| (x(point), point.forwarded_mpps)).collect()
+}
+
+row! {
+    fn point(x: f64, samples: &[Sample], full: bool) -> Point {
         let figure = |value: fn(&Sample) -> f64| Figure::of(samples.iter().map(value)).unwrap_or_default();
         let middle = |value: fn(&Sample) -> f64| figure(value).median;
         let forwarded = figure(|sample| sample.forwarded);
-        Point {
-            x,
-            forwarded_mpps: if full { forwarded.mean } else { forwarded.median },
-            ci99: forwarded.ci99.filter(|_| full),
-            min: forwarded.min,
-            max: forwarded.max,
-            offered_mpps: middle(|sample| sample.offered),
-            refused: middle(|sample| sample.refused),
-            wasted: middle(|sample| sample.wasted),
-            vcpu: Some(middle(|sample| sample.vcpu)).filter(|part| part.is_finite()),
-            io: middle(|sample| sample.io),
-            load: middle(|sample| sample.load),
-            late: middle(|sample| sample.late),
-        }
+    }
+
+    /// A point of it: medians, or means if there is an interval.
+    #[derive(Deserialize)]
+    pub struct Point {
+        /// Million frames a second that were to be offered, the part of a processor that was reserved, or the
+        /// number of members.
+        pub x: f64 = x,
+        pub forwarded_mpps: f64 = if full { forwarded.mean } else { forwarded.median },
+        /// Half the width of the 99 % interval of the mean.
+        pub ci99: Option<f64> = forwarded.ci99.filter(|_| full),
+        pub min: f64 = forwarded.min,
+        pub max: f64 = forwarded.max,
+        pub offered_mpps: f64 = middle(|sample| sample.offered),
+        /// Parts of the offered frames: left outside, and routed for nothing as the ring behind the router
+        /// was full.
+        pub refused: f64 = middle(|sample| sample.refused),
+        pub wasted: f64 = middle(|sample| sample.wasted),
+        /// Parts of a processor that guest, I/O and load had; of a guest that takes turns with the load
+        /// nothing is known apart.
+        pub vcpu: Option<f64> = Some(middle(|sample| sample.vcpu)).filter(|part| part.is_finite()),
+        pub io: f64 = middle(|sample| sample.io),
+        pub load: f64 = middle(|sample| sample.load),
+        /// Part of the frames that the load was late for, and did not offer.
+        pub late: f64 = middle(|sample| sample.late),
     }
 }
 
@@ -227,7 +188,7 @@ pub fn draw(rows: &[Row]) -> String {
     let one = |(figure, picture): (&str, &str)| {
         let its = rows.iter().filter(|row| row.figure == figure && row.picture == picture);
         let line = |row: &Row| {
-            let line = Line::new(row.line.clone(), row.forwarded());
+            let line = Line::new(row.line.clone(), forwarded(&row.figure, &row.points));
             match row.how {
                 How::Measured => line,
                 How::Model => line.reckoned(),
@@ -309,8 +270,7 @@ mod tests {
             late: 0.0,
             mode: Mode::Near,
         };
-        let row =
-            Row::of(["3", "wires", "vc98,vh99"], &[(0.5, vec![sample; 5]), (0.9, vec![sample; 5])], true);
+        let row = row(["3", "wires", "vc98,vh99"], &[(0.5, vec![sample; 5]), (0.9, vec![sample; 5])], true);
         assert_eq!((row.points[0].ci99, row.points[0].max), (Some(0.0), 0.4));
         let picture = draw(&[row]);
         assert_eq!(picture.matches("<circle ").count(), 3, "{picture}");

@@ -12,34 +12,34 @@
 //! measured before and after each part, and rates are corrected by it.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use sidecore_engine::core::{CpuBudget, Service};
 use sidecore_engine::port::Tenant;
 
-use super::super::common::{median, Result};
-use super::super::sched::cores::{cores_ran, io_cores, Way};
+use super::super::sched::cores::{cores_ran, io_cores, Way, JUMBO};
+use super::super::sched::stage::Stage;
 use super::curves::PERIOD;
-use super::report::{points, Row};
+use super::report;
 use super::stage::{play, Placement, Sample, Setup, SHARED_CORE};
 use super::threads::{self, Class, Pinned};
-use super::turns::Turns;
-use super::{lines, Plan, JOINS};
+use super::turns::{Turns, JUMBOS};
+use super::{lines, number, Found, Plan, JOINS};
+use crate::prelude::*;
 
 /// The paper's parts.
 const SHARES: [f64; 7] = [0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95];
 /// Periods: one that a ring's frames bridge, and the paper's.
-pub const PERIODS: [Duration; 2] = [Duration::from_millis(10), PERIOD];
+const PERIODS: [Duration; 2] = [Duration::from_millis(10), PERIOD];
 /// The load, in rates that the guest would have if it did nothing but route.
 const LOAD: f64 = 1.2;
 /// Periods of a measurement: few, so that the machine stays the same for as long.
 const COUNTED: u32 = 2;
 /// Pictures in which I/O has a part: by its tenant's budget, and by the kernel.
-pub const BUDGET: &str = "a budget of its tenant";
+const BUDGET: &str = "a budget of its tenant";
 const KERNEL: &str = "large frames";
 
 /// What the line of a period is called.
-pub fn name(period: Duration) -> String {
+fn name(period: Duration) -> String {
     format!("{} ms", period.as_millis())
 }
 
@@ -55,14 +55,6 @@ pub enum Part {
 }
 
 impl Part {
-    fn figure(self) -> &'static str {
-        match self {
-            Part::Io => "10",
-            Part::Guest => "11",
-            Part::Shared => "12",
-        }
-    }
-
     fn placement(self, class: Class) -> Placement {
         match self {
             Part::Io => Placement::IoAlone(class),
@@ -73,7 +65,7 @@ impl Part {
 }
 
 /// Figures 10 to 12.
-pub fn shares(plan: &Plan, part: Part) -> Result<Vec<Row>> {
+pub fn shares(plan: &Plan, part: Part) -> Result<Found> {
     let shares = if plan.quick { &SHARES[..2] } else { &SHARES[..] };
     let joins = JOINS.map(|(_, picture)| picture);
     let pictures = match part {
@@ -83,16 +75,23 @@ pub fn shares(plan: &Plan, part: Part) -> Result<Vec<Row>> {
     };
     let cases: Vec<(&str, Duration)> =
         PERIODS.iter().flat_map(|period| pictures.iter().map(move |picture| (*picture, *period))).collect();
-    let named = |(picture, period): &(&str, Duration)| format!("{picture}, {period:?}");
-    let samples = lines(plan, &cases, named, |&(picture, period)| match picture {
+    let named = |(picture, period): &(&str, Duration)| [(*picture).to_owned(), name(*period)];
+    let measure = |&(picture, period): &(&str, Duration), shares: &[f64]| match picture {
         KERNEL => io_core(plan, period, shares),
         BUDGET => budget(plan, period, shares),
         _ => guest(plan, part, JOINS.contains(&(true, picture)), period, shares),
-    })?;
-    let row = |((picture, period), of): (&(&str, Duration), _)| {
-        Row::of([part.figure(), picture, &name(*period)], &points(shares, of), plan.full)
     };
-    Ok(cases.iter().zip(samples).map(row).collect())
+    let rows = lines(plan, &cases, named, |_| shares.to_vec(), measure)?;
+    let of_kernel = |of: Duration| {
+        report::least_r2(rows.iter().filter(|row| row.picture != BUDGET && row.line == name(of)))
+    };
+    let [short, papers] = PERIODS.map(of_kernel);
+    let budget = report::least_r2(rows.iter().filter(|row| row.picture == BUDGET));
+    // Straightness by the kernel's reservations with the paper's period and a shorter one, and by a tenant's
+    // budget.
+    let all = [number("r2", papers), number("r2_short", short), number("r2_budget", budget)];
+    let summary = all.into_iter().flatten().collect();
+    Ok(Found { summary, ..rows.into() })
 }
 
 /// By the kernel: the guest's thread has these parts.
@@ -114,7 +113,7 @@ fn io_core(plan: &Plan, period: Duration, shares: &[f64]) -> Result<Vec<Sample>>
     let _pinned = Pinned::new()?;
     large(plan, period, shares, &Arc::new(Tenant::new("router")), |share| {
         let class = share.map_or(Class::Fair, |share| Class::reserved(share, period));
-        io_cores().iter().try_for_each(|core| threads::place(*core, class, &[plan.cpus.io]))
+        io_cores().iter().try_for_each(|core| threads::place(*core, class, &[plan.cpus.io_core]))
     })
 }
 
@@ -139,7 +138,9 @@ fn large(
 ) -> Result<Vec<Sample>> {
     let window = plan.whole(period, COUNTED).window;
     let grant = &grant;
-    Turns::jumbo(tenant, plan.cpus, |turns| {
+    let io = Stage::open(&JUMBO.options(&[plan.cpus.io_core], 2), JUMBO, 2, Some(tenant))?;
+    // The I/O core has more to copy of large frames than the guest has.
+    Turns::on(&io, plan.cpus, JUMBOS, |turns| {
         let mut whole = turns.measure(plan.window)?;
         let (mut samples, mut wholes) = (Vec::new(), Vec::new());
         for share in shares {

@@ -8,25 +8,19 @@
 //! A queue's length is the number of frames that its ring holds, which need not be a power of two: the driver
 //! gives the device no more buffers than that ([`LaneConfig::depth`]).
 
-use std::time::Duration;
-
 use sidecore_driver::e1000::{self, E1000};
 use sidecore_driver::guest_router::{Config, GuestRouter, Hop, Vcpu, BUDGET};
 use sidecore_driver::load::{Lane, LaneConfig};
-use sidecore_driver::memory::Page;
-use sidecore_driver::Frontend;
 
-use super::super::common::{on, text, Result};
-use super::super::distance::{Distance, Mode};
 use super::super::engine::Direct;
 use super::super::lane::End;
-use super::super::ours::START;
 use super::super::rfc2544::traffic::{Lengths, Traffic, FCS};
 use super::super::rfc2544::trial::{Spell, Tester};
 use super::super::sched::cores::{io_cores, until_served, Way, OURS, PER_DEVICE};
 use super::super::sched::stage::Stage as Io;
 use super::super::target::Stations;
 use super::threads::{self, Class, Pinned};
+use crate::prelude::*;
 
 /// Entries of rings: QEMU's default of a guest's, and as many as a card outside may have.
 pub const GUEST_RING: u16 = 256;
@@ -73,13 +67,6 @@ impl Setup {
     pub fn new(way: Way, cost_ns: f64) -> Setup {
         Setup { way, switched: false, cost_ns, guest: [GUEST_RING; 2], outside: OUTSIDE_RING }
     }
-}
-
-/// Processors: the load's, and the one of I/O (and of the guest, if it shares that).
-#[derive(Clone, Copy, Debug)]
-pub struct Cpus {
-    pub load: usize,
-    pub io: usize,
 }
 
 /// Where guest and I/O threads run, and in which classes.
@@ -135,7 +122,7 @@ pub struct Bench<'t> {
     pub vcpus: Vec<Vcpu>,
     /// Threads that do I/O.
     pub io: Vec<u32>,
-    cpus: Cpus,
+    cpus: Processors,
 }
 
 /// Sets everything up, and has a thread on the load's processor do `what` with it.
@@ -144,21 +131,21 @@ pub struct Bench<'t> {
 /// Something is missing, or `what` fails.
 pub fn play<R: Send>(
     setup: &Setup,
-    cpus: Cpus,
+    cpus: Processors,
     what: impl FnOnce(&mut Bench<'_>) -> Result<R> + Send,
 ) -> Result<R> {
     let _pinned = Pinned::new()?;
-    let io = Io::start(setup.way, &[cpus.io], 2)?;
+    let io = Io::start(setup.way, &[cpus.io_core], 2)?;
     if setup.switched {
         io.join_by_switches();
     }
     let traffic = traffic(1)?;
     let (graph, paths, direct) = (io.graph(), io.paths(), [io.direct(0), io.direct(1)]);
-    on(cpus.load, || {
+    on(cpus.load_core, || {
         let threads = io_cores();
         let longest = SIZE - FCS;
         let connect = |pair: usize, side: usize, entries: u16, depth: [u16; 2]| {
-            until_served(graph, || {
+            until_served(Some(graph), || {
                 let frontend = Frontend::connect(&paths[pair][side], START).map_err(text)?;
                 lane(frontend, entries, depth, longest)
             })
@@ -168,7 +155,7 @@ pub fn play<R: Send>(
         let vcpu = match direct {
             [Some(first), Some(second)] => {
                 let card = |pair: usize, direct: Direct| {
-                    until_served(graph, || {
+                    until_served(Some(graph), || {
                         let mut card =
                             E1000::open(&paths[pair][0], &e1000::Config::default()).map_err(text)?;
                         card.client().shortcut(Box::new(direct));
@@ -218,13 +205,13 @@ impl<'t> Bench<'t> {
         hello: Option<Vec<u8>>,
         vcpus: Vec<Vcpu>,
         io: Vec<u32>,
-        cpus: Cpus,
+        cpus: Processors,
     ) -> Result<Bench<'t>> {
         let [from, to] = ends;
         let mut tester = Tester::new(traffic, from, Some(to), hello);
         tester.connect(START)?;
         // Other programs do not hold it up: what it could not offer would not count.
-        threads::place(threads::this(), Class::Fifo(LOAD_PRIORITY), &[cpus.load])?;
+        threads::place(this_thread(), Class::Fifo(LOAD_PRIORITY), &[cpus.load_core])?;
         Ok(Bench { tester, vcpus, io, cpus })
     }
 
@@ -235,7 +222,7 @@ impl<'t> Bench<'t> {
     pub fn place(&mut self, placement: Placement) -> Result<()> {
         // The load goes first: it is what comes from the network.
         let below = Class::Fifo(LOAD_PRIORITY - 1);
-        let Cpus { load, io } = self.cpus;
+        let Processors { load_core: load, io_core: io } = self.cpus;
         let (load, io, any) = (&[load][..], &[io][..], &[load, io][..]);
         let (guest, others) = match placement {
             Placement::Together(guest, others) => ((guest, io), (others, io)),
@@ -250,9 +237,9 @@ impl<'t> Bench<'t> {
             self.tester.naps(if longer { LONG_NAP } else { NAP });
         }
         match placement {
-            Placement::One => threads::place(threads::this(), ALONE, io)?,
+            Placement::One => threads::place(this_thread(), ALONE, io)?,
             Placement::Reserved(_) => {
-                threads::place(threads::this(), Class::reserved(LOAD_SHARE, LOAD_PERIOD), load)?;
+                threads::place(this_thread(), Class::reserved(LOAD_SHARE, LOAD_PERIOD), load)?;
             }
             _ => {}
         }
@@ -265,8 +252,7 @@ impl<'t> Bench<'t> {
     /// # Errors
     /// The other side is gone.
     pub fn offer(&mut self, mpps: f64, time: Duration) -> Result<Sample> {
-        let cpus = [self.cpus.load, self.cpus.io];
-        let distance = Distance::before(&cpus);
+        let distance = Distance::before(&self.cpus.pair());
         let (vcpus, io) = (self.vcpus.iter().map(Vcpu::thread).collect::<Vec<_>>(), self.io.clone());
         let (no_room, before) = (self.no_room(), [threads::ran(&vcpus), threads::ran(&io)]);
         let (spell, mut after) = (Spell::of(mpps * 1e6, time.as_secs_f64()), before);

@@ -7,12 +7,11 @@
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use rustix::thread::{sched_setaffinity, CpuSet, Pid};
 
-use super::super::common::{text, Result};
 use super::super::peers;
+use crate::prelude::*;
 
 /// A scheduling class of the kernel's (sched(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +87,7 @@ pub fn place(thread: u32, class: Class, cpus: &[usize]) -> Result<()> {
     cpus.iter().for_each(|cpu| only.set(*cpu));
     let pid = i32::try_from(thread).ok().and_then(Pid::from_raw).ok_or("no number of a thread")?;
     sched_setaffinity(Some(pid), &only).map_err(text)?;
+    let schedule = peers::schedule;
     match class {
         Class::Fair => schedule(thread, &["-o", "-p", "0"]),
         Class::Fifo(priority) => schedule(thread, &["-f", "-p", &priority.to_string()]),
@@ -98,23 +98,6 @@ pub fn place(thread: u32, class: Class, cpus: &[usize]) -> Result<()> {
             schedule(thread, &[&words[..], &["--sched-deadline", &period, "-p", "0"]].concat())
         }
     }
-}
-
-fn schedule(thread: u32, how: &[&str]) -> Result<()> {
-    let output = Command::new("chrt").args(how).arg(thread.to_string()).output();
-    let output = output.map_err(|e| format!("chrt (package util-linux): {e}"))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            Err(format!("chrt {}: {}", how.join(" "), said.trim()))
-        }
-    }
-}
-
-/// The calling thread's number.
-pub fn this() -> u32 {
-    rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
 /// Nanoseconds that these threads have had processors so far.
@@ -131,10 +114,10 @@ mod tests {
         std::thread::Builder::new()
             .spawn(|| {
                 sidecore_driver::load::pin(0).unwrap();
-                let before = ran(&[this()]);
+                let before = ran(&[this_thread()]);
                 let start = std::time::Instant::now();
                 while start.elapsed() < Duration::from_millis(20) {}
-                assert!(ran(&[this()]) > before);
+                assert!(ran(&[this_thread()]) > before);
             })
             .unwrap()
             .join()

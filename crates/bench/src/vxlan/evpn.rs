@@ -13,19 +13,14 @@
 //! Then many stations speak on the first host at once. `macs_s` is the time from when the second host's bgpd
 //! has all of them (it is asked all the time) until its switch has, `whole_s` from the first one's frame on.
 
-use std::time::{Duration, Instant};
-
-use serde::Serialize;
 use sidecore_pktgen::end::{host, Lane, Sink, Source};
 
-use super::super::common::{middle, text, Result};
 use super::super::frr::Frr;
 use super::super::lane::{udp, End, Once, SIZE};
-use super::super::net::Net;
-use super::super::ours::{self, Switch, START};
-use super::super::peers::Scratch;
+use super::super::ours;
 use super::stage::{bridge, join, vtep, CABLE, GUEST};
 use super::Args;
+use crate::prelude::*;
 
 /// From one frame to the next.
 const EVERY: Duration = Duration::from_micros(200);
@@ -38,6 +33,8 @@ const NUMBER: usize = 42;
 /// Frames sent at once while many stations come, and the time between: a TAP keeps 500.
 const BURST: usize = 32;
 const PAUSE: Duration = Duration::from_micros(500);
+/// From one look at FRR and the switch to the next.
+const LOOK: Duration = Duration::from_millis(2);
 /// When all of them speak once more.
 const AGAIN: Duration = Duration::from_secs(2);
 
@@ -65,7 +62,7 @@ struct Fabric {
     _guests: [Net; 3],
     hosts: [Net; 2],
     _controls: Option<[Net; 2]>,
-    _scratches: Vec<Scratch>,
+    _scratch: Scratch,
 }
 
 /// A station has moved.
@@ -75,23 +72,6 @@ struct Move {
     /// Frames that arrived twice, and that did not.
     duplicates: usize,
     lost: usize,
-}
-
-/// What was found.
-#[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    candidate: &'static str,
-    /// Milliseconds of moves: the median, and all.
-    pub move_ms: f64,
-    moves: Vec<f64>,
-    pub duplicates: usize,
-    lost: usize,
-    /// How many stations came at once, and seconds from when bgpd had them: the median, and all.
-    macs: usize,
-    pub macs_s: f64,
-    in_force: Vec<f64>,
-    /// From the first one's frame on: the median.
-    whole_s: f64,
 }
 
 /// Moves that were seen, and of stations that came together the times until they were told and in force.
@@ -120,18 +100,29 @@ pub fn run(args: &Args, io_cores: [usize; 2]) -> Result<Vec<Row>> {
             came.push((in_force, whole));
         }
     }
-    let row = |(candidate, (moved, came)): (&'static str, &Seen)| Row {
-        candidate,
-        move_ms: middle(moved, |it| it.ms),
-        moves: moved.iter().map(|it| it.ms).collect(),
-        duplicates: moved.iter().map(|it| it.duplicates).sum(),
-        lost: moved.iter().map(|it| it.lost).sum(),
-        macs,
-        macs_s: middle(came, |it| it.0),
-        in_force: came.iter().map(|it| it.0).collect(),
-        whole_s: middle(came, |it| it.1),
-    };
-    Ok(names.into_iter().zip(&found).map(row).collect())
+    Ok(names.into_iter().zip(&found).map(|(name, seen)| row(name, seen, macs)).collect())
+}
+
+row! {
+    fn row(candidate: &'static str, seen: &Seen, macs: usize) -> Row {
+        let (moved, came) = seen;
+    }
+
+    /// What was found.
+    pub struct Row {
+        candidate: &'static str = candidate,
+        /// Milliseconds of moves: the median, and all.
+        pub move_ms: f64 = middle(moved, |it| it.ms),
+        moves: Vec<f64> = moved.iter().map(|it| it.ms).collect(),
+        pub duplicates: usize = moved.iter().map(|it| it.duplicates).sum(),
+        lost: usize = moved.iter().map(|it| it.lost).sum(),
+        /// How many stations came at once, and seconds from when bgpd had them: the median, and all.
+        macs: usize = macs,
+        pub macs_s: f64 = middle(came, |it| it.0),
+        in_force: Vec<f64> = came.iter().map(|it| it.0).collect(),
+        /// From the first one's frame on: the median.
+        whole_s: f64 = middle(came, |it| it.1),
+    }
 }
 
 impl Fabric {
@@ -139,7 +130,6 @@ impl Fabric {
     /// arrive.
     fn start(io_cores: Option<[usize; 2]>) -> Result<Fabric> {
         Frr::is_there()?;
-        let mut scratches = Vec::new();
         let pair = || Ok::<_, String>([Net::quiet()?, Net::quiet()?]);
         let (hosts, controls) = (pair()?, io_cores.map(|_| pair()).transpose()?);
         let guests = [Net::quiet()?, Net::quiet()?, Net::quiet()?];
@@ -151,16 +141,13 @@ impl Fabric {
                 || guests.iter().zip(AT).filter(|(_, at)| *at == host).map(|(guest, _)| guest).enumerate();
             match (&controls, io_cores) {
                 (Some(controls), Some(io_cores)) => {
-                    let scratch = Scratch::new("sc-evpn").map_err(text)?;
                     let over = format!("vxlan:{},vni=100,switch=lan", vtep(host));
                     let tap = |guest: &Net| format!("tap:{GUEST},netns={},switch=lan", guest.path());
                     let ports = here().map(|(n, guest)| (format!("g{n}"), tap(guest)));
                     let ports = std::iter::once(("over".to_owned(), over)).chain(ports);
                     let lan = format!("lan,control={},vni=100,table-size={TABLE}", controls[host].path());
                     let more = ["--switch", &lan];
-                    let switch = Switch::start_in(Some(net), io_cores[host], &scratch, ports, &more);
-                    daemons.push(switch.map_err(text)?);
-                    scratches.push(scratch);
+                    daemons.push(Switch::start_in(Some(net), io_cores[host], ports, &more)?);
                 }
                 _ => {
                     bridge(net, &format!("local {} nolearning", vtep(host)))?;
@@ -174,7 +161,7 @@ impl Fabric {
             }
         }
         guests.iter().try_for_each(|guest| guest.ip(&format!("link set {GUEST} up")))?;
-        let scratch = Scratch::new("sc-evpn").map_err(text)?;
+        let scratch = Scratch::new("sc-evpn")?;
         let frr = |host: usize| {
             let (here, there) = (vtep(host), vtep(1 - host));
             let bgp = format!(
@@ -188,14 +175,13 @@ impl Fabric {
         let frr = vec![frr(0)?, frr(1)?];
         let end = |guest: &Net| guest.enter(|| End::host(host::Kind::Packet, GUEST, SIZE));
         let ends = [end(&guests[0])?, end(&guests[1])?, end(&guests[2])?];
-        scratches.push(scratch);
         let mut fabric =
-            Fabric { ends, daemons, frr, _guests: guests, hosts, _controls: controls, _scratches: scratches };
+            Fabric { ends, daemons, frr, _guests: guests, hosts, _controls: controls, _scratch: scratch };
         let mut heard = Heard::of([ALL, TALKER]);
-        until("frames for everybody arrive", || {
+        until("frames for everybody arrive", PATIENCE, LOOK, || {
             fabric.ends[1].send(1, &mut Once(&frame(ALL, TALKER, 0)))?;
             fabric.ends[2].receive(usize::MAX, &mut heard)?;
-            Ok(!heard.numbers.is_empty())
+            Ok((!heard.numbers.is_empty()).then_some(()))
         })?;
         Ok(fabric)
     }
@@ -206,9 +192,10 @@ impl Fabric {
         let mac = [2, 0, 0, 5, high, low];
         let text = mac.map(|byte| format!("{byte:02x}")).join(":");
         self.ends[0].send(1, &mut Once(&frame(TALKER, mac, 0)))?;
-        until("the station is known", || {
-            let said = self.frr[1].ask("zebra", &format!("show evpn mac vni 100 mac {text}"))?;
-            Ok(said.to_string().contains("\"remote\""))
+        until("the station is known", PATIENCE, LOOK, || {
+            // zebra does not know its address at first, and says so in no JSON.
+            let said = self.frr[1].ask("zebra", &format!("show evpn mac vni 100 mac {text}"));
+            Ok(said.is_ok_and(|said| said.to_string().contains("\"remote\"")).then_some(()))
         })?;
         let mut heard = [Heard::of([mac, TALKER]), Heard::of([mac, TALKER])];
         let (mut sent, mut moved, mut arrived) = (0, None, None::<Instant>);
@@ -253,8 +240,8 @@ impl Fabric {
     fn many(&mut self, round: u16, macs: usize) -> Result<[f64; 2]> {
         let (told, forced) = (self.told()?, self.forced()?);
         let (begun, mut all_told, mut spoken) = (Instant::now(), None, None::<Instant>);
-        let come = until("all stations are in force", || {
-            if all_told.is_none() && self.told()? >= told + macs {
+        let come = until("all stations are in force", PATIENCE, LOOK, || {
+            if all_told.is_none() && self.told().is_ok_and(|now| now >= told + macs) {
                 all_told = Some(Instant::now());
             }
             // A TAP drops frames while others have the I/O core's processor: those of a few stations may be
@@ -263,7 +250,7 @@ impl Fabric {
                 self.speak(&mut Stations { round, next: 0 }, macs)?;
                 spoken = Some(Instant::now());
             }
-            Ok(self.forced()? >= forced + macs)
+            Ok(self.forced().is_ok_and(|now| now >= forced + macs).then_some(()))
         });
         come.map_err(|error| match (self.told(), self.forced()) {
             (Ok(now), Ok(here)) => {
@@ -312,22 +299,6 @@ impl Fabric {
                 Ok(fdb.lines().filter(|line| line.contains("master")).count())
             }),
         }
-    }
-}
-
-/// Waits until `what`.
-fn until(what: &str, mut is: impl FnMut() -> Result<bool>) -> Result<()> {
-    let begun = Instant::now();
-    loop {
-        let last = is();
-        if last == Ok(true) {
-            return Ok(());
-        }
-        if begun.elapsed() > START.max(PATIENCE) {
-            return Err(format!("it takes more than {PATIENCE:?} until {what}: {last:?}"));
-        }
-        // Others' progress, of which nothing tells us.
-        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

@@ -22,16 +22,9 @@ mod flow;
 mod stage;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use serde::Serialize;
-
-use super::common::{middle, Result};
-use super::distance::{Distance, Mode};
-use super::modes::Modes;
-use super::results::Results;
-use super::runner::{by_turns, fields};
 use super::tap::iperf;
+use crate::prelude::*;
 use flow::Flow;
 use stage::{Candidate, Stage};
 
@@ -55,33 +48,26 @@ pub struct Args {
     pub json: bool,
 }
 
-/// What goes from guest to guest.
+/// What goes from guest to guest: its name, and the unit of its figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Load {
-    Tcp,
-    Frames64,
-    Frames1500,
+struct Load {
+    name: &'static str,
+    unit: &'static str,
+    /// Bytes of its frames, without check sequence; TCP has others.
+    frame: Option<usize>,
 }
 
-impl Load {
-    const ALL: [Load; 3] = [Load::Tcp, Load::Frames64, Load::Frames1500];
+const TCP: Load = Load { name: "tcp", unit: "Gbit/s", frame: None };
+const LOADS: [Load; 3] = [
+    TCP,
+    Load { name: "64", unit: "Mpps", frame: Some(60) },
+    Load { name: "1500", unit: "Mpps", frame: Some(1514) },
+];
 
+impl Load {
     /// Who carries it: frames are never cut.
     fn candidates(self) -> &'static [Candidate] {
-        if self == Load::Tcp {
-            &Candidate::ALL
-        } else {
-            &Candidate::ALL[..3]
-        }
-    }
-
-    /// Its name, and the unit of its figures.
-    fn names(self) -> [&'static str; 2] {
-        match self {
-            Load::Tcp => ["tcp", "Gbit/s"],
-            Load::Frames64 => ["64", "Mpps"],
-            Load::Frames1500 => ["1500", "Mpps"],
-        }
+        &Candidate::ALL[..if self == TCP { 4 } else { 3 }]
     }
 }
 
@@ -104,10 +90,10 @@ pub fn run(args: &Args) -> Result<()> {
     let rounds = if args.quick { 1 } else { args.rounds };
     let stages: Vec<Stage> =
         Candidate::ALL.iter().map(|it| Stage::start(*it, io_cores)).collect::<Result<_>>()?;
-    let cases = Load::ALL.iter().flat_map(|load| load.candidates().iter().zip(&stages).map(|it| (*load, it)));
+    let cases = LOADS.iter().flat_map(|load| load.candidates().iter().zip(&stages).map(|it| (*load, it)));
     let cases: Vec<_> = cases.map(|(load, (it, stage))| (load, *it, stage)).collect();
     let samples = by_turns(rounds, &cases, |round, (load, candidate, stage)| {
-        let ([name, unit], who) = (load.names(), candidate.name());
+        let (Load { name, unit, .. }, who) = (load, candidate.name());
         let sample = one(args, stage, *load, io_cores).map_err(|e| format!("{who}, {name}: {e}"))?;
         eprintln!("{round}: {who}, {name}: {:.3} {unit}, {}", sample.figure, sample.mode.name());
         Ok(sample)
@@ -152,22 +138,18 @@ pub fn run(args: &Args) -> Result<()> {
 fn ratios(of: impl Fn(Load, Candidate) -> f64) -> BTreeMap<&'static str, f64> {
     let ours = |load| of(load, Candidate::Sidecore);
     let ratio = |load| ours(load) / of(load, Candidate::Kernel).max(of(load, Candidate::KernelRps));
-    BTreeMap::from([
-        ("ratio_kernel_tcp", ratio(Load::Tcp)),
-        ("ratio_kernel_cut_tcp", ours(Load::Tcp) / of(Load::Tcp, Candidate::KernelCut)),
-        ("ratio_kernel_64", ratio(Load::Frames64)),
-        ("ratio_kernel_1500", ratio(Load::Frames1500)),
-    ])
+    let keys = ["ratio_kernel_tcp", "ratio_kernel_64", "ratio_kernel_1500"];
+    let cut = ("ratio_kernel_cut_tcp", ours(TCP) / of(TCP, Candidate::KernelCut));
+    keys.into_iter().zip(LOADS.map(ratio)).chain([cut]).collect()
 }
 
 fn one(args: &Args, stage: &Stage, load: Load, io_cores: [usize; 2]) -> Result<Sample> {
     let time = Duration::from_secs(args.seconds.into());
     let distance = Distance::before(&io_cores);
     let before = stage.spent()?;
-    let (figure, lost) = match load {
-        Load::Tcp => (iperf(&stage.guests, args.seconds, 1)?, 0),
-        Load::Frames64 => Flow::new(&stage.guests, 60)?.measure(time)?,
-        Load::Frames1500 => Flow::new(&stage.guests, 1514)?.measure(time)?,
+    let (figure, lost) = match load.frame {
+        None => (iperf(&stage.guests, args.seconds, 1)?, 0),
+        Some(bytes) => Flow::new(&stage.guests, bytes)?.measure(time)?,
     };
     let busy = stage.spent()?.into_iter().zip(before).map(|(after, before)| after.since(before).share());
     let busy = busy.collect();
@@ -175,12 +157,11 @@ fn one(args: &Args, stage: &Stage, load: Load, io_cores: [usize; 2]) -> Result<S
 }
 
 fn row(load: Load, candidate: Candidate, samples: &[Sample]) -> impl Serialize {
-    let [load, unit] = load.names();
     let cores = samples.first().map_or(0, |it| it.busy.len());
     fields! {
-        load,
+        load: load.name,
         candidate: candidate.name(),
-        unit,
+        unit: load.unit,
         /// The median of the runs, and all of them.
         median: middle(samples, |it| it.figure),
         samples: samples.iter().map(|it| it.figure).collect::<Vec<_>>(),
@@ -198,7 +179,7 @@ mod tests {
 
     #[test]
     fn the_better_kernel_counts() {
-        let figures = [(Load::Tcp, [8.0, 20.0, 16.0, 4.0]), (Load::Frames64, [1.0, 0.25, 0.5, 0.0])];
+        let figures = [(TCP, [8.0, 20.0, 16.0, 4.0]), (LOADS[1], [1.0, 0.25, 0.5, 0.0])];
         let of = |load: Load, candidate: Candidate| {
             let its = figures.iter().find(|(of, _)| *of == load);
             its.map_or(f64::NAN, |(_, figures)| figures[candidate as usize])

@@ -1,12 +1,9 @@
 //! Two hosts, each a network namespace, with a cable between them, and a guest on each: a namespace of its
 //! own.
 
-use super::super::common::{text, Result};
-use super::super::net::Net;
-use super::super::ours::{Cycles, Switch};
-use super::super::peers::Scratch;
-use super::super::runner::named;
+use super::super::ours::Spent;
 use super::super::tap::address;
+use crate::prelude::*;
 
 /// The guests' interface.
 pub const GUEST: &str = "eth0";
@@ -44,7 +41,6 @@ pub struct Stage {
     daemons: Vec<Switch>,
     pub guests: [Net; 2],
     hosts: [Net; 2],
-    _scratch: Vec<Scratch>,
 }
 
 impl Stage {
@@ -61,7 +57,7 @@ impl Stage {
         if candidate == Candidate::KernelCut {
             hosts.iter().try_for_each(|net| net.ip("link set cable gso_max_segs 1"))?;
         }
-        let mut stage = Stage { daemons: Vec::new(), guests, hosts, _scratch: Vec::new() };
+        let mut stage = Stage { daemons: Vec::new(), guests, hosts };
         for (i, io_core) in io_cores.into_iter().enumerate() {
             match candidate {
                 Candidate::Sidecore => stage.ours(i, io_core)?,
@@ -75,14 +71,11 @@ impl Stage {
     }
 
     fn ours(&mut self, i: usize, io_core: usize) -> Result<()> {
-        let scratch = Scratch::new("sc-vxlan").map_err(text)?;
         let over = format!("vxlan:{},vni=100,peers={},switch=lan", vtep(i), vtep(1 - i));
         let guest = format!("tap:{GUEST},netns={},switch=lan", self.guests[i].path());
-        let ports = [("over".to_owned(), over), ("guest".to_owned(), guest)].into_iter();
+        let ports = [("over".to_owned(), over), ("guest".to_owned(), guest)];
         let host = Some(&self.hosts[i]);
-        let switch = Switch::start_in(host, io_core, &scratch, ports, &["--switch", "lan"]);
-        self.daemons.push(switch.map_err(text)?);
-        self._scratch.push(scratch);
+        self.daemons.push(Switch::start_in(host, io_core, ports, &["--switch", "lan"])?);
         Ok(())
     }
 
@@ -94,8 +87,8 @@ impl Stage {
     }
 
     /// What the daemons' I/O cores did so far; nothing if there are none.
-    pub fn spent(&self) -> Result<Vec<Cycles>> {
-        self.daemons.iter().map(|switch| switch.cycles().map_err(text)).collect()
+    pub fn spent(&self) -> Result<Vec<Spent>> {
+        self.daemons.iter().map(Switch::spent).collect()
     }
 }
 

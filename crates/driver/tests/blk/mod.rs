@@ -27,7 +27,7 @@ impl Rig {
         let scratch = Scratch::new("sc-blk").unwrap();
         let path = scratch.file("disk");
         std::fs::File::create(&path).unwrap().set_len(SIZE).unwrap();
-        let image = Image::File { path, direct: false };
+        let image = Image { path, direct: false };
         let mut export = Export { socket: scratch.file("s"), image, queues: 4, writable: true };
         set(&mut export);
         let daemon = StorageDaemon::start(None, &scratch, std::slice::from_ref(&export)).unwrap();

@@ -159,8 +159,4 @@ impl Lane for sidecore_driver::load::Lane {
         let frames = self.receive(u16::try_from(limit).unwrap_or(u16::MAX), look).map_err(text)?;
         Ok(Taken { frames: frames.into(), bytes })
     }
-
-    fn sleep(&mut self, _: Want, _: Duration) -> Result<()> {
-        Ok(())
-    }
 }

@@ -1,7 +1,7 @@
 //! The figure of `bench grants`: a panel for each knob.
 
 use super::{Row, Rule, Setting};
-use crate::draw::{bars, chart, stack, Axis, Bars, Line};
+use crate::prelude::*;
 
 const NOTE: &str = "sidecore bench grants --svg FILE; one I/O core";
 

@@ -9,18 +9,13 @@
 mod figure;
 mod shares;
 
-use serde::{Deserialize, Serialize};
 use sidecore_engine::core::{Class, Rate, Service};
 
 pub use self::figure::draw;
 use super::cores::{Way, OURS, POLLED};
 use super::guest::Work;
 use super::stage::Stage;
-use super::{middle, Common, Result, Results};
-use crate::distance::Mode;
-use crate::modes::Modes;
-use crate::runner::named;
-use crate::runner::{fields, in_parts};
+use crate::prelude::*;
 
 /// `bench grants`.
 #[derive(Debug, clap::Args)]
@@ -108,6 +103,9 @@ impl Sample {
     }
 }
 
+/// What was measured with a setting.
+type Measured = (Setting, Sample);
+
 /// A row of the table: medians.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
@@ -141,23 +139,19 @@ impl Row {
 /// `bench grants`.
 pub fn run(args: &Args) -> Result<()> {
     let common = args.common.settle()?;
-    let (rates, classes) = settings(common.quick);
-    let (weights, reclaims) = (shares::weights(common.quick), shares::reclaims());
-    let settings = [&rates, &weights, &reclaims, &classes].map(|part| part.iter().copied());
-    let settings: Vec<Setting> = settings.into_iter().flatten().collect();
     let samples = in_parts(common.repeat.rounds, &[()], |round, ()| {
-        let mut all = measure_rates(&common, &rates)?;
-        all.extend(shares::measure_weights(&common, &weights)?);
-        all.extend(shares::measure_reclaims(&common, &reclaims)?);
+        let mut all = measure_rates(&common, few(&RATES, common.quick))?;
+        all.extend(shares::measure_weights(&common)?);
+        all.extend(shares::measure_reclaims(&common)?);
         for rule in Rule::ALL {
-            all.extend(measure_class(&common, rule, &classes)?);
+            all.extend(measure_class(&common, rule, few(&FLOODS, common.quick))?);
         }
-        for (setting, sample) in settings.iter().zip(&all) {
+        for (setting, sample) in &all {
             eprintln!("{round}: {}: {:.3}", setting.name(), sample.measured);
         }
         Ok(all)
     })?;
-    let rows: Vec<Row> = settings.iter().zip(&samples[0]).map(|(setting, of)| row(*setting, of)).collect();
+    let rows: Vec<Row> = samples[0].iter().map(|of| row(of)).collect();
     let summary = summary(&rows);
     let note =
         format!("what a setting does, {}; frames a second, parts of an I/O core, p99 in µs", common.repeat);
@@ -167,70 +161,59 @@ pub fn run(args: &Args) -> Result<()> {
         .give(&common.output, || draw(&rows))
 }
 
-/// Limits of one guest, and what one has that waits beside floods: in the order of [`Rule::ALL`].
-fn settings(quick: bool) -> (Vec<Setting>, Vec<Setting>) {
-    let few = |all: usize| if quick { 1 } else { all };
-    let rates = RATES.iter().take(few(RATES.len())).map(|&rate| Setting::Rate { rate });
-    let floods = FLOODS.iter().take(few(FLOODS.len()));
-    let of_rule = |rule| floods.clone().map(move |&floods| Setting::Class { rule, floods });
-    (rates.collect(), Rule::ALL.into_iter().flat_map(of_rule).collect())
+/// The first of them, for a short look.
+fn few<T>(all: &[T], quick: bool) -> &[T] {
+    &all[..if quick { 1 } else { all.len() }]
 }
 
 /// One guest floods under each of these limits: frames a second.
-fn measure_rates(common: &Common, settings: &[Setting]) -> Result<Vec<Sample>> {
+fn measure_rates(common: &Common, limits: &[u32]) -> Result<Vec<Measured>> {
     let stage = Stage::start(OURS, &common.io_cores[..1], 1)?;
     let port = stage.guest(0);
-    let limits = settings.iter().filter_map(|setting| match *setting {
-        Setting::Rate { rate } => Some(rate),
-        _ => None,
-    });
     stage.play(common.load_core, |players| {
-        let one = |limit: u32| {
+        let one = |&limit: &u32| {
             let rate = Rate { items: Some(limit.into()), bits: None };
             port.tenant.set(Service { rate, ..Service::default() });
             let report = players.measure(|_| Work::Flood, common.repeat.window)?;
-            Ok(Sample::of(Some(limit.into()), report.rate(0..1), report.mode))
+            let sample = Sample::of(Some(limit.into()), report.rate(0..1), report.mode);
+            Ok((Setting::Rate { rate: limit }, sample))
         };
-        limits.map(one).collect()
+        limits.iter().map(one).collect()
     })
 }
 
-/// One guest waits for answers beside floods: the 99th percentile for each of the settings of this rule.
-fn measure_class(common: &Common, rule: Rule, settings: &[Setting]) -> Result<Vec<Sample>> {
-    let of_rule = settings.iter().filter_map(|setting| match *setting {
-        Setting::Class { rule: of, floods } if of == rule => Some(usize::from(floods)),
-        _ => None,
-    });
-    let numbers: Vec<usize> = of_rule.collect();
+/// One guest waits for answers beside so many floods: the 99th percentile.
+fn measure_class(common: &Common, rule: Rule, numbers: &[u16]) -> Result<Vec<Measured>> {
     let most = numbers.iter().copied().max().unwrap_or(0);
-    let stage = Stage::start(rule.way(), &common.io_cores[..1], 1 + most)?;
+    let stage = Stage::start(rule.way(), &common.io_cores[..1], usize::from(1 + most))?;
     stage.guest(0).tenant.set(Service { class: rule.class(), ..Service::default() });
     stage.play(common.load_core, |players| {
-        let one = |&floods: &usize| {
+        let one = |&floods: &u16| {
             let work = |guest: usize| match guest {
                 0 => Work::RequestResponse,
-                n if n <= floods => Work::Flood,
+                n if n <= usize::from(floods) => Work::Flood,
                 _ => Work::Nothing,
             };
             let report = players.measure(work, common.repeat.window)?;
-            Ok(Sample::of(None, report.latency(0..1, 99.0), report.mode))
+            let sample = Sample::of(None, report.latency(0..1, 99.0), report.mode);
+            Ok((Setting::Class { rule, floods }, sample))
         };
         numbers.iter().map(one).collect()
     })
 }
 
-fn row(setting: Setting, samples: &[Sample]) -> Row {
+fn row(samples: &[Measured]) -> Row {
     let of = |value: fn(&Sample) -> Option<f64>| {
-        let all = samples.iter().all(|sample| value(sample).is_some());
-        all.then(|| middle(samples, |sample| value(sample).unwrap_or(f64::NAN)))
+        let all = samples.iter().all(|(_, sample)| value(sample).is_some());
+        all.then(|| middle(samples, |(_, sample)| value(sample).unwrap_or(f64::NAN)))
     };
     Row {
-        setting,
+        setting: samples[0].0,
         granted: of(|sample| sample.granted),
-        measured: middle(samples, |sample| sample.measured),
+        measured: middle(samples, |(_, sample)| sample.measured),
         frames: of(|sample| sample.frames),
         core_ran: of(|sample| sample.core_ran),
-        modes: Modes::of(samples, |sample| (sample.mode, sample.measured)),
+        modes: Modes::of(samples, |(_, sample)| (sample.mode, sample.measured)),
     }
 }
 

@@ -8,35 +8,20 @@
 //! has. So on a machine that does other things, too, what may be expected of a setting follows from the part
 //! of the time in which the core's thread had its processor ([`cores_ran`]).
 
-use std::time::Duration;
-
 use sidecore_engine::core::{CpuBudget, Service, DEFAULT_WEIGHT};
 use sidecore_engine::port::Port;
 
 use super::super::cores::{cores_ran, JUMBO};
 use super::super::guest::{Players, Work};
 use super::super::stage::Stage;
-use super::super::{Common, Result};
-use super::{Sample, Setting};
-use crate::distance::Mode;
+use super::{Measured, Sample, Setting};
+use crate::prelude::*;
 
 /// Weights of one guest; the other one has the usual one.
 const WEIGHTS: [u16; 4] = [100, 200, 400, 800];
 /// A fifth of a core.
 const RUNTIME: Duration = Duration::from_millis(1);
 const PERIOD: Duration = Duration::from_millis(5);
-
-/// The settings of weights.
-pub fn weights(quick: bool) -> Vec<Setting> {
-    let skipped = if quick { WEIGHTS.len() - 1 } else { 0 };
-    WEIGHTS.into_iter().skip(skipped).map(|weight| Setting::Weight { weight }).collect()
-}
-
-/// Those of `reclaim`.
-pub fn reclaims() -> Vec<Setting> {
-    let all = [false, true].into_iter().flat_map(|reclaim| [false, true].map(|busy| (reclaim, busy)));
-    all.map(|(reclaim, busy)| Setting::Reclaim { reclaim, busy }).collect()
-}
 
 /// What two guests had: parts of the time.
 struct Had {
@@ -46,6 +31,14 @@ struct Had {
     /// The core's thread.
     ran: f64,
     mode: Mode,
+}
+
+impl Had {
+    /// What was granted, and what came of it by time and by frames.
+    fn sample(&self, granted: f64, measured: f64, frames: f64) -> Sample {
+        let (frames, core_ran) = (Some(frames), Some(self.ran));
+        Sample { granted: Some(granted), measured, frames, core_ran, mode: self.mode }
+    }
 }
 
 /// Has the first guest flood with this service, and the other one if `both`.
@@ -78,54 +71,37 @@ fn part([own, other]: [f64; 2]) -> f64 {
 }
 
 /// Two guests flood, one of which has each of these weights.
-pub fn measure_weights(common: &Common, settings: &[Setting]) -> Result<Vec<Sample>> {
+pub fn measure_weights(common: &Common) -> Result<Vec<Measured>> {
     let stage = Stage::start(JUMBO, &common.io_cores[..1], 2)?;
     let ports = [0, 1].map(|guest| &**stage.guest(guest));
-    let weights = settings.iter().filter_map(|setting| match *setting {
-        Setting::Weight { weight } => Some(weight),
-        _ => None,
-    });
+    let skipped = if common.quick { WEIGHTS.len() - 1 } else { 0 };
     stage.play(common.load_core, |players| {
         let one = |weight: u16| {
-            let had =
-                flood(players, ports, common.repeat.window, Service { weight, ..Service::default() }, true)?;
-            Ok(Sample {
-                granted: Some(part([weight, DEFAULT_WEIGHT].map(f64::from))),
-                measured: part(had.time),
-                frames: Some(part(had.frames)),
-                core_ran: Some(had.ran),
-                mode: had.mode,
-            })
+            let service = Service { weight, ..Service::default() };
+            let had = flood(players, ports, common.repeat.window, service, true)?;
+            let granted = part([weight, DEFAULT_WEIGHT].map(f64::from));
+            Ok((Setting::Weight { weight }, had.sample(granted, part(had.time), part(had.frames))))
         };
-        weights.map(one).collect()
+        WEIGHTS.into_iter().skip(skipped).map(one).collect()
     })
 }
 
 /// One guest with a budget floods, beside another one that does nothing or floods.
-pub fn measure_reclaims(common: &Common, settings: &[Setting]) -> Result<Vec<Sample>> {
+pub fn measure_reclaims(common: &Common) -> Result<Vec<Measured>> {
     let stage = Stage::start(JUMBO, &common.io_cores[..1], 2)?;
     let ports = [0, 1].map(|guest| &**stage.guest(guest));
-    let settings = settings.iter().filter_map(|setting| match *setting {
-        Setting::Reclaim { reclaim, busy } => Some((reclaim, busy)),
-        _ => None,
-    });
     stage.play(common.load_core, |players| {
         let alone = flood(players, ports, common.repeat.window, Service::default(), false)?;
         // Frames of a core that does nothing else.
         let whole = alone.frames[0] / alone.time[0];
         let one = |(reclaim, busy): (bool, bool)| {
             let budget = Some(CpuBudget { runtime: RUNTIME, period: PERIOD, reclaim });
-            let had =
-                flood(players, ports, common.repeat.window, Service { budget, ..Service::default() }, busy)?;
-            Ok(Sample {
-                granted: Some(expected(reclaim, busy, had.ran)),
-                measured: had.time[0],
-                frames: Some(had.frames[0] / whole),
-                core_ran: Some(had.ran),
-                mode: had.mode,
-            })
+            let service = Service { budget, ..Service::default() };
+            let had = flood(players, ports, common.repeat.window, service, busy)?;
+            let sample = had.sample(expected(reclaim, busy, had.ran), had.time[0], had.frames[0] / whole);
+            Ok((Setting::Reclaim { reclaim, busy }, sample))
         };
-        settings.map(one).collect()
+        [(false, false), (false, true), (true, false), (true, true)].into_iter().map(one).collect()
     })
 }
 
