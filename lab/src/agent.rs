@@ -39,6 +39,16 @@ impl Output {
     pub fn success(&self) -> bool {
         self.status == 0
     }
+
+    /// What `command` printed, whose output this is. It must have succeeded.
+    pub(crate) fn of(self, command: &str) -> Result<String> {
+        match self.success() {
+            true => Ok(self.text),
+            false => {
+                Err(Error::new(format!("`{command}` ended with status {}:\n{}", self.status, self.text)))
+            }
+        }
+    }
 }
 
 /// A command that runs in the background of a guest.

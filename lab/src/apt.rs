@@ -17,18 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// The releases of Debian that name the same mirror; a source with another suite is not Debian's.
-const SUITES: [&str; 10] = [
-    "bullseye",
-    "bookworm",
-    "trixie",
-    "forky",
-    "sid",
-    "oldoldstable",
-    "oldstable",
-    "stable",
-    "testing",
-    "unstable",
-];
+const SUITES: &str = "bullseye bookworm trixie forky sid oldoldstable oldstable stable testing unstable";
 
 /// apt with its own state below a work folder.
 pub(crate) struct Apt(Arc<WorkFolder>);
@@ -69,8 +58,9 @@ pub(crate) fn sharing<T>(folder: &Path, work: impl FnOnce() -> T) -> T {
 }
 
 impl Apt {
-    /// Prepares `work` and reads the package lists of `suites`, unless they are shared and were read.
-    pub(crate) fn new(work: &Path, mirror: &str, suites: &[&str]) -> Result<Self> {
+    /// Reads the package lists of `suites` below the folder `work`, unless they are shared and were read.
+    pub(crate) fn new(work: &Path, suites: &[&str]) -> Result<Self> {
+        let mirror = &system_mirror()?;
         // `target=Packages`: a desktop's extra indexes (icons, descriptions) are of no use here.
         let source = |suite: &&str| {
             format!("deb [arch=amd64 target=Packages signed-by={KEYRING}] {mirror} {suite} main\n")
@@ -78,7 +68,8 @@ impl Apt {
         let sources = suites.iter().map(source).collect::<String>();
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((folder, read)) = shared.as_mut() else {
-            return WorkFolder::read(work, mirror, suites, sources).map(|state| Self(Arc::new(state)));
+            let state = WorkFolder::read(&work.join("apt"), mirror, suites, sources)?;
+            return Ok(Self(Arc::new(state)));
         };
         if let Some(state) = read.iter().find(|state| state.sources == sources) {
             return Ok(Self(state.clone()));
@@ -228,80 +219,34 @@ fn bytes_as_mb(bytes: u64) -> f64 {
 /// The Debian mirror that this machine's apt is set to use.
 ///
 /// # Errors
-/// No source names a Debian suite.
+/// No source has Debian's main archive.
 pub(crate) fn system_mirror() -> Result<String> {
     if let Some(mirror) = std::env::var_os("SIDECORE_LAB_MIRROR") {
         return Ok(mirror.to_string_lossy().into_owned());
     }
-    let mut files = vec![PathBuf::from("/etc/apt/sources.list")];
-    if let Ok(entries) = std::fs::read_dir("/etc/apt/sources.list.d") {
-        let mut more: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).collect();
-        more.sort();
-        files.extend(more);
-    }
-    for file in files {
-        let text = std::fs::read_to_string(&file).unwrap_or_default();
-        let found = match file.extension().and_then(|e| e.to_str()) {
-            Some("list") => mirror_in_list(&text),
-            Some("sources") => mirror_in_deb822(&text),
-            _ => None,
-        };
-        if let Some(mirror) = found {
-            return Ok(mirror);
-        }
-    }
-    Err(Error::new(
-        "no Debian mirror in /etc/apt/sources.list or /etc/apt/sources.list.d; \
-         set SIDECORE_LAB_MIRROR to one, such as http://ADDRESS/debian",
-    ))
-}
-
-/// sources.list(5), one-line style: `deb [option=value …] URI SUITE COMPONENT…`.
-fn mirror_in_list(text: &str) -> Option<String> {
-    text.lines().find_map(|line| {
-        let line = line.split('#').next()?.trim();
-        let rest = line.strip_prefix("deb")?;
-        let rest = rest.strip_prefix(|c: char| c.is_whitespace())?.trim_start();
-        let rest = if rest.starts_with('[') { rest.split_once(']')?.1 } else { rest };
-        let mut words = rest.split_whitespace();
-        let (uri, suite) = (words.next()?, words.next()?);
-        (is_debian(suite) && words.any(|c| c == "main")).then(|| uri.to_owned())
+    // What it would fetch, were it not for the option.
+    let uris = output(Command::new("apt-get").args(["--print-uris", "update"]))?;
+    uris.lines().find_map(mirror).map(str::to_owned).ok_or_else(|| {
+        Error::new(
+            "no Debian mirror among the sources of this machine's apt; \
+             set SIDECORE_LAB_MIRROR to one, such as http://ADDRESS/debian",
+        )
     })
 }
 
-/// sources.list(5), deb822 style: stanzas of `Field: value`, continued by lines that begin with a blank.
-fn mirror_in_deb822(text: &str) -> Option<String> {
-    let mut stanzas = vec![Vec::<(String, String)>::new()];
-    for line in text.lines().filter(|l| !l.starts_with('#')) {
-        let stanza = stanzas.last_mut()?;
-        if line.trim().is_empty() {
-            stanzas.push(Vec::new());
-        } else if line.starts_with([' ', '\t']) {
-            let (_, value) = stanza.last_mut()?;
-            value.push(' ');
-            value.push_str(line.trim());
-        } else if let Some((field, value)) = line.split_once(':') {
-            stanza.push((field.to_ascii_lowercase(), value.trim().to_owned()));
-        }
-    }
-    stanzas.iter().find_map(|stanza| {
-        let words = |name: &str| {
-            let value = stanza.iter().find(|(field, _)| field == name).map_or("", |(_, value)| value);
-            value.split_whitespace()
-        };
-        let enabled = !words("enabled").any(|w| matches!(w.to_ascii_lowercase().as_str(), "no" | "false"));
-        let ours = words("types").any(|w| w == "deb")
-            && words("suites").any(is_debian)
-            && words("components").any(|w| w == "main");
-        words("uris").next().filter(|_| enabled && ours).map(str::to_owned)
-    })
+/// The mirror in a line `'MIRROR/dists/SUITE/main/binary-ARCHITECTURE/Packages.xz' FILE SIZE` of
+/// `--print-uris update`.
+fn mirror(line: &str) -> Option<&str> {
+    let (mirror, index) = line.strip_prefix('\'')?.split_once("/dists/")?;
+    let (suite, _) = index.split_once("/main/binary-")?;
+    is_debian(suite).then_some(mirror)
 }
 
 /// True for a release or its updates, which live in the main archive; security updates have a server of their
 /// own.
 fn is_debian(suite: &str) -> bool {
     let base = suite.strip_suffix("-updates").or_else(|| suite.strip_suffix("-backports")).unwrap_or(suite);
-    SUITES.contains(&base)
+    SUITES.split(' ').any(|suite| suite == base)
 }
 
 #[cfg(test)]
@@ -324,28 +269,23 @@ mod tests {
     }
 
     #[test]
-    fn the_mirror_is_read_from_one_line_sources() {
-        let text = "# deb http://old/debian bookworm main\n\
-                    deb-src http://src/debian bookworm main\n\
-                    deb http://vendor.test/apt tool-bookworm main\n\
-                    deb http://security.test/ bookworm-security main\n\
-                    deb [arch=amd64 signed-by=/k.gpg] http://mirror.test/debian bookworm main contrib # mine\n";
-        assert_eq!(mirror_in_list(text).as_deref(), Some("http://mirror.test/debian"));
-        assert_eq!(mirror_in_list("deb http://a.test/ubuntu jammy main"), None);
-    }
-
-    #[test]
-    fn the_mirror_is_read_from_deb822_sources() {
-        let text =
-            "Types: deb\nURIs: http://off.test/debian\nSuites: trixie\nComponents: main\nEnabled: no\n\n\
-                    Types: deb\nURIs: http://sec.test/\nSuites: bookworm-security\nComponents: main\n\n\
-                    Types: deb deb-src\n# why\nURIs:\n http://mirror.test/debian\n http://second.test/\n\
-                    Suites: bookworm bookworm-updates\nComponents: main\n";
-        assert_eq!(mirror_in_deb822(text).as_deref(), Some("http://mirror.test/debian"));
-        assert_eq!(
-            mirror_in_deb822("Types: deb\nURIs: http://n.test\nSuites: nodistro\nComponents: main"),
-            None
-        );
+    fn the_mirror_is_that_of_a_release_of_debian() {
+        let line = |site: &str, index: &str| format!("'{site}/dists/{index}' a_file 0 ");
+        let of = |site: &str, index: &str| mirror(&line(site, index)).map(str::to_owned);
+        let packages = "main/binary-amd64/Packages.xz";
+        for suite in ["bookworm", "trixie-updates", "stable"] {
+            let found = of("http://mirror.test/debian", &format!("{suite}/{packages}"));
+            assert_eq!(found.as_deref(), Some("http://mirror.test/debian"));
+        }
+        for (site, index) in [
+            ("http://security.test", format!("bookworm-security/{packages}")),
+            ("http://vendor.test/apt", format!("tool-bookworm/{packages}")),
+            ("http://vendor.test/debian", "bookworm/stable/binary-amd64/Packages.xz".to_owned()),
+            ("http://a.test/ubuntu", format!("jammy/{packages}")),
+            ("http://mirror.test/debian", "bookworm/InRelease".to_owned()),
+        ] {
+            assert_eq!(of(site, &index), None, "{site} {index}");
+        }
     }
 
     #[test]

@@ -20,8 +20,9 @@ pub mod router;
 
 use crate::disk::BOOT_BYTES;
 use crate::error::{Context, Error, Result};
+use crate::frr::Frr;
 use crate::traffic::{iperf3, received_gbits, Ping};
-use crate::{kbuild, Accel, Daemon, Guest, Lab, Netns, Nic, Role, RunDir};
+use crate::{kbuild, Accel, Daemon, Guest, Lab, Netns, Nic, Output, RunDir};
 use std::io::Write;
 use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -60,12 +61,12 @@ const PAIRS: [(&str, &str, &str); 7] = [
 /// # Errors
 /// A step failed: which one, and where the logs are.
 pub fn demo() -> Result<()> {
-    root_only("demo")?;
-    let begin = Instant::now();
-    println!("Four unmodified Linux VMs and this host, joined by one sidecore switch.\n");
-    lab()?;
+    let about = "Four unmodified Linux VMs and this host, joined by one sidecore switch.";
+    perform("demo", about, run)
+}
+
+fn run(dir: &RunDir) -> Result<()> {
     let host = step("host", "making a network namespace", || Netns::new("demo"))?;
-    let dir = RunDir::new("demo")?;
     let socket = |name: &str| dir.join(&format!("{name}.sock"));
     let image = dir.path().join("root.img");
     step("disk", "making a disk for a", || {
@@ -84,14 +85,10 @@ pub fn demo() -> Result<()> {
     say("daemon", &format!("sidecore run {}", arguments.join(" ")));
     say("", "a and b have virtio cards, c an Intel 82574L and d an 82540EM, with Linux's own drivers;");
     say("", "c and d have a ptnet card, too, with our driver (guest/linux/ptnet)");
-    let nic = |name: &str, card: &str| match card {
-        "vhost-user" => Nic::vhost_user(socket(name), Role::QemuClient { reconnect_ms: 200 }, 1),
-        _ => Nic::vfio_user(socket(name)),
-    };
     say("", "a boots from a disk of the daemon's, as its firmware finds it");
     let module = step("ptnet", "building the guests' driver", || kbuild::kept("ptnet"))?;
     let spec = |name: &str, card: &str| {
-        let mut spec = Guest::named(name).nic(nic(name, card));
+        let mut spec = Guest::named(name).nic(Nic::of_port(card, socket(name)));
         for (_, port, _) in PTNET.iter().filter(|(guest, ..)| *guest == name) {
             let memory = format!("{}.mem", socket(port));
             spec = spec.nic(Nic::vfio_user(socket(port))).nic(Nic::vfio_user(memory));
@@ -105,13 +102,65 @@ pub fn demo() -> Result<()> {
     let guests = boot(GUESTS.map(|(name, card, _)| spec(name, card)).into())?;
     let mut site = Site { host, daemon, guests };
     let done = site.traffic().and_then(|rows| site.report(&rows));
-    done.map_err(|e| Error::new(format!("{e}\n{}", keep_logs(&mut site.daemon, &mut site.guests))))?;
-    let Site { host, daemon, guests } = site;
-    guests.into_iter().for_each(Guest::kill);
-    step("end", "ending the daemon", || daemon.terminate())?;
-    drop((host, dir));
+    end(done, site.daemon, site.guests)
+}
+
+/// Runs a demo, `sidecore-lab WORDS`, in a folder of its own, and says what it is `about` and how long it
+/// took. All but the first have routing daemons.
+fn perform(words: &str, about: &str, run: impl FnOnce(&RunDir) -> Result<()>) -> Result<()> {
+    root_only(words)?;
+    let begin = Instant::now();
+    println!("{about}\n");
+    if words != "demo" && !Frr::is_there() {
+        return Err(Error::new("this demo needs FRR: apt-get install frr"));
+    }
+    lab()?;
+    let dir = RunDir::new(&words.replace(' ', "-"))?;
+    run(&dir)?;
+    drop(dir);
     println!("\nAll of it worked, in {:.0} s; nothing is left running.", begin.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// Ends guests and daemon. If the demo is not `done`, their logs are kept, and the error says where.
+fn end(done: Result<()>, mut daemon: Daemon, mut guests: Vec<Guest>) -> Result<()> {
+    done.map_err(|e| {
+        let logs = guests.iter_mut().map(Guest::keep_logs).chain([daemon.keep_logs()]);
+        Error::new(format!("{e}\nlogs: {}", logs.collect::<Vec<_>>().join("\n      ")))
+    })?;
+    guests.into_iter().for_each(Guest::kill);
+    step("end", "ending the daemon", || daemon.terminate()).map(drop)
+}
+
+/// Bits of the networks between a router and its neighbours.
+const BITS: u8 = 25;
+
+/// A neighbour of a router: a namespace behind the interface of `host` with the neighbour's name, with an
+/// address there and one, `far`, that only routing tells of.
+fn neighbour(host: &Netns, name: &str, address: &str, far: &str) -> Result<Netns> {
+    let netns = Netns::new(name)?;
+    host.veth(name, &netns, "eth0")?;
+    netns.address("eth0", &format!("{address}/{BITS}"))?;
+    netns.address("lo", &format!("{far}/32"))?;
+    Ok(netns)
+}
+
+/// Waits until `address` answers to `source`, an address of a neighbour's.
+fn reach(neighbour: &Netns, source: &str, address: &str) -> Result<()> {
+    let ping = format!("ping -c 1 -W 1 -I {source} {address} > /dev/null");
+    neighbour.expect(&format!("for i in $(seq 60); do {ping} && exit; done; exit 1")).map(drop)
+}
+
+/// Ping, and TCP in Gbit/s as the receiver counts. `run` runs the sender's commands.
+fn measure(
+    receiver: &mut Guest,
+    address: &str,
+    mut run: impl FnMut(&str) -> Result<Output>,
+) -> Result<(Ping, f64)> {
+    let text = run(&format!("ping -c 5 -i 0.2 -W 10 {address}"))?.text;
+    let ping = Ping::parse(&text).filter(|ping| ping.received == 5).ok_or_else(|| Error::new(text))?;
+    let report = iperf3(receiver, address, &format!("--time {SECONDS}"), run)?;
+    Ok((ping, received_gbits(&report)))
 }
 
 /// Downloads what the demo needs, and finds out how guests run here. `make demo` does that beside the build.
@@ -257,10 +306,7 @@ impl Site {
         };
         // The first one waits until the cards' links are up.
         run(&format!("ping -c 1 -W 10 {address}"))?;
-        let text = run(&format!("ping -c 5 -i 0.2 -W 10 {address}"))?.text;
-        let ping = Ping::parse(&text).filter(|ping| ping.received == 5).ok_or_else(|| Error::new(text))?;
-        let report = iperf3(receiver, address, &format!("--time {SECONDS}"), run)?;
-        Ok((ping, received_gbits(&report)))
+        measure(receiver, address, run)
     }
 
     fn report(&mut self, rows: &[Row]) -> Result<()> {
@@ -277,11 +323,4 @@ impl Site {
         println!("\n{balance}");
         Ok(())
     }
-}
-
-/// Where the logs are that are kept after a failure.
-fn keep_logs(daemon: &mut Daemon, guests: &mut [Guest]) -> String {
-    let guests = guests.iter_mut().map(Guest::keep_logs);
-    let logs: Vec<String> = guests.chain([daemon.keep_logs()]).collect();
-    format!("logs: {}", logs.join("\n      "))
 }

@@ -1,14 +1,13 @@
 //! Disks of guests: virtio-blk cards on vhost-user sockets, and an image that firmware boots the lab's guest
 //! from.
 //!
-//! GRUB is in it twice: in the first sectors, where a BIOS starts it, and as the one file of a small FAT file
-//! system, where UEFI does. The first sector belongs to both. Behind that, at places that GRUB is told, are
-//! the kernel and the root file system that QEMU would load for any other guest of the lab.
+//! GRUB is in it twice: as the one file of a small FAT file system, where UEFI starts it, and behind that for
+//! a BIOS, which starts it by the first sector. That sector belongs to both. Then, at places that GRUB is
+//! told, come the kernel and the root file system that QEMU would load for any other guest of the lab.
 
-use crate::apt::{system_mirror, Apt};
+use crate::apt::Apt;
 use crate::error::{Context, Error, Result};
-use crate::fat;
-use crate::fetch::{copy, libraries, part, Lab, GUEST_SUITE};
+use crate::fetch::{copy, copy_program, part, Lab, GUEST_SUITE, LOADER};
 use crate::image::files;
 use crate::process::output;
 use std::fs::File;
@@ -36,10 +35,13 @@ const PROGRAM: &str = "usr/bin/grub-mkimage";
 const BIOS: &str = "i386-pc";
 const UEFI: &str = "x86_64-efi";
 const SECTOR: usize = 512;
-/// Where the file system's tables begin: behind the BIOS's GRUB.
-const TABLES: u16 = 1024;
-/// Where the kernel begins: behind the file system.
-const KERNEL: usize = 10_240;
+/// Where the BIOS's GRUB begins: behind the file system, which is a FAT16 of clusters of one sector.
+const GRUB: usize = 10_240;
+/// Where the kernel begins.
+const KERNEL: usize = GRUB + 1024;
+/// Where GRUB's first sector says which sector is loaded next, and that one says where the rest begins.
+const NEXT: std::ops::Range<usize> = 0x5c..0x64;
+const REST: std::ops::Range<usize> = 0x1f4..0x1fc;
 /// Where a table of partitions would be. GRUB has code for floppies there.
 const PARTITIONS: std::ops::Range<usize> = 0x1be..0x1fe;
 
@@ -69,22 +71,33 @@ pub(crate) fn write(lab: &Lab, image: &Path, command_line: &str, work: &Path) ->
     std::fs::write(&script_file, script).context(|| format!("writing {}", script_file.display()))?;
     let make = |platform: &str, modules: &[&str]| {
         let core = work.join(platform);
-        let mut program = Command::new(grub.join("lib/ld-linux-x86-64.so.2"));
+        let mut program = Command::new(grub.join("lib").join(LOADER));
         program.arg("--library-path").arg(grub.join("lib")).arg(grub.join("grub-mkimage"));
         program.args(["-O", platform, "-p", "/", "-d"]).arg(grub.join(platform));
         program.arg("-c").arg(&script_file).arg("-o").arg(&core).args(modules);
-        output(&mut program)?;
-        read(&core)
+        output(&mut program).map(|_| core)
     };
-    let (bios, uefi) = (make(BIOS, &["biosdisk", "linux"])?, make(UEFI, &["linux"])?);
-    let mut first = read(&grub.join(BIOS).join("boot.img"))?;
-    let tree = fat::tree(&uefi).filter(|_| first.len() == SECTOR && sectors(&bios) < TABLES.into());
-    let tree = tree.ok_or_else(|| Error::new("GRUB is larger than its place on a disk"))?;
-    first[fat::DESCRIPTION].copy_from_slice(&fat::description(TABLES));
+    let (mut bios, uefi) = (read(&make(BIOS, &["biosdisk", "linux"])?)?, make(UEFI, &["linux"])?);
+    if sectors(&bios) > KERNEL - GRUB {
+        return Err(Error::new("GRUB for a BIOS is larger than its place on a disk"));
+    }
+    let (first_file, mut first) = (work.join("boot.img"), read(&grub.join(BIOS).join("boot.img"))?);
     first[PARTITIONS].fill(0);
+    first[NEXT].copy_from_slice(&GRUB.to_le_bytes());
+    bios[REST].copy_from_slice(&(GRUB + 1).to_le_bytes());
+    std::fs::write(&first_file, first).context(|| format!("writing {}", first_file.display()))?;
+    let fat = |tool: &str, arguments: &[&str]| {
+        let done = output(Command::new(tool).arg("-i").arg(image).args(arguments));
+        done.context(|| "Debian's package mtools (scripts/setup installs it)".to_owned())
+    };
+    let (first, uefi) = (first_file.display().to_string(), uefi.display().to_string());
+    // Heads and sectors of a track are those of a fixed disk.
+    let disk = ["-B", &first, "-T", &GRUB.to_string(), "-c", "1", "-h", "255", "-s", "63", "::"];
+    fat("mformat", &disk)?;
+    fat("mmd", &["::EFI", "::EFI/BOOT"])?;
+    fat("mcopy", &[&uefi, "::EFI/BOOT/BOOTX64.EFI"])?;
     let file = File::options().write(true).open(image).context(|| format!("opening {}", image.display()))?;
-    // The first sector loads what begins in the second.
-    let places = [(0, first), (1, bios), (TABLES.into(), tree), (KERNEL, kernel), (behind, root)];
+    let places = [(GRUB, bios), (KERNEL, kernel), (behind, root)];
     for (sector, bytes) in places {
         let at = (sector * SECTOR) as u64;
         file.write_all_at(&bytes, at).context(|| format!("writing {}", image.display()))?;
@@ -99,15 +112,12 @@ pub(crate) fn grub(lab: &Lab) -> Result<PathBuf> {
 
 /// Makes `target`: the program, `lib/` with what it loads, and a folder for each of the two kinds of GRUB.
 fn fetch(work: &Path, target: &Path) -> Result<()> {
-    let apt = Apt::new(&work.join("apt"), &system_mirror()?, &[GUEST_SUITE])?;
+    let apt = Apt::new(work, &[GUEST_SUITE])?;
     let root = work.join("root");
     apt.unpack_only(&PACKAGES, &root)?;
-    copy(&root.join(PROGRAM), &target.join("grub-mkimage"))?;
-    let loader = PathBuf::from("lib/x86_64-linux-gnu/ld-linux-x86-64.so.2");
-    for file in libraries(&root, PROGRAM)?.into_iter().chain([root.join(loader)]) {
-        let name = file.file_name().unwrap_or_default();
-        copy(&file, &target.join("lib").join(name))?;
-    }
+    let lib = target.join("lib");
+    copy_program(&root, PROGRAM, target, &lib)?;
+    copy(&root.join("lib/x86_64-linux-gnu").join(LOADER), &lib.join(LOADER))?;
     for platform in [BIOS, UEFI] {
         let from = root.join("usr/lib/grub").join(platform);
         for name in files(&from)?.into_iter().filter(|name| from.join(name).is_file()) {

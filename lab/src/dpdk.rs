@@ -4,9 +4,9 @@
 //! compilers and interpreters; the list below is what the program itself loads. Libraries that every guest
 //! has are left out.
 
-use crate::apt::{system_mirror, Apt};
-use crate::error::{Context, Error, Result};
-use crate::fetch::{copy, libraries, part, Lab, GUEST_SUITE};
+use crate::apt::Apt;
+use crate::error::{Context, Result};
+use crate::fetch::{copy_program, part, Lab, GUEST_SUITE};
 use crate::guest::Spec;
 use crate::image::files;
 use std::path::Path;
@@ -48,28 +48,19 @@ pub fn install(mut spec: Spec) -> Result<Spec> {
 
 /// Makes `target`: `bin/`, `lib/` and `drivers/`.
 fn fetch(lab: &Lab, work: &Path, target: &Path) -> Result<()> {
-    let apt = Apt::new(&work.join("apt"), &system_mirror()?, &[GUEST_SUITE])?;
+    let apt = Apt::new(work, &[GUEST_SUITE])?;
     let root = work.join("root");
     let parts: Vec<String> = PARTS.split(' ').map(|part| format!("librte-{part}")).collect();
     let packages: Vec<&str> = PACKAGES.split(' ').chain(parts.iter().map(String::as_str)).collect();
     apt.unpack_only(&packages, &root)?;
     let common = lab.dir.join("guest/root/lib");
-    copy(&root.join(PROGRAM), &target.join("bin/dpdk-testpmd"))?;
-    let mut programs = vec![PROGRAM.to_owned()];
+    let lib = target.join("lib");
+    copy_program(&root, PROGRAM, &target.join("bin"), &lib)?;
     for driver in WANTED {
-        let file = format!("{DRIVERS}/{driver}");
-        copy(&root.join(&file), &target.join("drivers").join(driver))?;
-        programs.push(file);
+        copy_program(&root, &format!("{DRIVERS}/{driver}"), &target.join("drivers"), &lib)?;
     }
-    for program in programs {
-        for library in libraries(&root, &program)? {
-            let name = library
-                .file_name()
-                .ok_or_else(|| Error::new(format!("{} is no library", library.display())))?;
-            if !common.join(name).exists() {
-                copy(&library, &target.join("lib").join(name))?;
-            }
-        }
+    for name in files(&lib)?.into_iter().filter(|name| common.join(name).exists()) {
+        std::fs::remove_file(lib.join(&name)).context(|| format!("removing {name}"))?;
     }
     Ok(())
 }

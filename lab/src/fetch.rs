@@ -8,11 +8,11 @@
 //! does nothing; calls from several processes wait for one another.
 
 use crate::accel::Accel;
-use crate::apt::{self, system_mirror, Apt};
+use crate::apt::{self, Apt};
 use crate::error::{Context, Error, Result};
 use crate::guest;
 use crate::image;
-use crate::modules::Modules;
+use crate::modules::copy_modules;
 use crate::process::{output, Process};
 use crate::vmm::Vmm;
 use rustix::fs::{flock, FlockOperation};
@@ -46,7 +46,7 @@ const GUEST_PROGRAMS: [&str; 5] =
     ["usr/bin/iperf3", "usr/sbin/bridge", "usr/sbin/ethtool", "usr/sbin/kexec", "usr/sbin/nft"];
 /// The loader of dynamic programs. The package's `/lib64` has an absolute link to it, which leads out of our
 /// folder.
-const LOADER: &str = "ld-linux-x86-64.so.2";
+pub(crate) const LOADER: &str = "ld-linux-x86-64.so.2";
 /// Modules that a guest can load with `modprobe`; the first few are loaded at boot (see `image.rs`).
 pub(crate) const GUEST_MODULES: [&str; 25] = [
     "virtio_pci",
@@ -171,8 +171,8 @@ fn fetch(dir: &Path) -> Result<Lab> {
     let guest = part(dir, "guest", &guest_recipe(), fetch_guest)?;
     let version = guest.join("version");
     let version = std::fs::read_to_string(&version).context(|| format!("reading {}", version.display()))?;
-    let image = part(dir, "image", &(guest_recipe() + &image::recipe()), |_, image| {
-        image::build(&guest.join("root"), &guest.join("modules"), &version, image)
+    let image = part(dir, "image", &(guest_recipe() + &image::recipe()), |work, image| {
+        image::build(&guest.join("root"), &guest.join("modules"), &version, work, image)
     })?;
     let tools = part(dir, "tools", &(guest_recipe() + TOOL), |_, tools| host_tools(tools))?;
     Ok(Lab {
@@ -235,7 +235,7 @@ fn vmm_recipe() -> String {
 }
 
 fn fetch_vmm(work: &Path, target: &Path) -> Result<()> {
-    let apt = Apt::new(&work.join("apt"), &system_mirror()?, &VMM_SUITES)?;
+    let apt = Apt::new(work, &VMM_SUITES)?;
     let root = work.join("root");
     apt.unpack_with_dependencies(VMM_SUITES[1], &VMM_PACKAGES, &root)?;
     for path in VMM_KEEP {
@@ -254,7 +254,7 @@ pub(crate) fn guest_recipe() -> String {
 /// Makes `target`: `vmlinuz`, `version`, `modules/` (the tree of `lib/modules/VERSION`, only what is wanted,
 /// with `modules.dep`), and `root/` with the programs and the libraries that they load.
 fn fetch_guest(work: &Path, target: &Path) -> Result<()> {
-    let apt = Apt::new(&work.join("apt"), &system_mirror()?, &[GUEST_SUITE])?;
+    let apt = Apt::new(work, &[GUEST_SUITE])?;
     let root = work.join("root");
     let kernel = apt.depends("linux-image-amd64", "linux-image-")?;
     let version = kernel.trim_start_matches("linux-image-").to_owned();
@@ -263,18 +263,14 @@ fn fetch_guest(work: &Path, target: &Path) -> Result<()> {
 
     copy(&root.join(format!("boot/vmlinuz-{version}")), &target.join("vmlinuz"))?;
     std::fs::write(target.join("version"), &version).context(|| "writing the kernel's version".to_owned())?;
-    let all = Modules::find(&root.join("lib/modules").join(&version))?;
-    all.copy(&GUEST_MODULES, &target.join("modules"))?;
+    // Debian's package of the kernel leaves this to the installed system.
+    output(Command::new(root.join("bin/busybox")).args(["depmod", "-b"]).arg(&root).arg(&version))?;
+    copy_modules(&root.join("lib/modules").join(&version), &GUEST_MODULES, &target.join("modules"))?;
 
     copy(&root.join("bin/busybox"), &target.join("root/bin/busybox"))?;
     for program in GUEST_PROGRAMS {
         let file = if root.join(program).exists() { program } else { program.trim_start_matches("usr/") };
-        let name = Path::new(program).file_name().unwrap_or_default();
-        copy(&root.join(file), &target.join("root/bin").join(name))?;
-        for library in libraries(&root, file)? {
-            let name = library.file_name().unwrap_or_default();
-            copy(&library, &target.join("root/lib").join(name))?;
-        }
+        copy_program(&root, file, &target.join("root/bin"), &target.join("root/lib"))?;
     }
     copy(&root.join("lib/x86_64-linux-gnu").join(LOADER), &target.join("root/lib64").join(LOADER))
 }
@@ -301,7 +297,7 @@ fn host_tools(target: &Path) -> Result<()> {
 }
 
 /// The libraries that a program or a library loads, asked from the loader of the same packages.
-pub(crate) fn libraries(root: &Path, program: &str) -> Result<Vec<PathBuf>> {
+fn libraries(root: &Path, program: &str) -> Result<Vec<PathBuf>> {
     let folders = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu/ceph"];
     let folders = folders.map(|folder| root.join(folder).display().to_string());
     let mut loader = Command::new(root.join("lib/x86_64-linux-gnu").join(LOADER));
@@ -322,6 +318,14 @@ pub(crate) fn libraries(root: &Path, program: &str) -> Result<Vec<PathBuf>> {
         }
     }
     Ok(found)
+}
+
+/// Copies a program, or a plugin, of the packages in `root` to the folder `to`, and the libraries that it
+/// loads to `lib`.
+pub(crate) fn copy_program(root: &Path, program: &str, to: &Path, lib: &Path) -> Result<()> {
+    let named = |file: &Path, folder: &Path| folder.join(file.file_name().unwrap_or_default());
+    copy(&root.join(program), &named(Path::new(program), to))?;
+    libraries(root, program)?.iter().try_for_each(|library| copy(library, &named(library, lib)))
 }
 
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {

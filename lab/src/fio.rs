@@ -1,13 +1,11 @@
 //! fio for guests, from the release that they run, on a disk of its own: with its libraries it is larger than
 //! all else that a guest has. Fetched like everything else (`fetch.rs`), but only when a test wants it.
 
-use crate::apt::{system_mirror, Apt};
-use crate::error::{Context, Result};
-use crate::fetch::{copy, libraries, part, Lab, GUEST_SUITE};
-use crate::process::output;
-use std::fs::File;
+use crate::apt::Apt;
+use crate::error::Result;
+use crate::fetch::{copy_program, part, Lab, GUEST_SUITE};
+use crate::system::disk_of;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 const PROGRAM: &str = "usr/bin/fio";
 /// Bytes of the disk.
@@ -32,15 +30,9 @@ pub fn disk() -> Result<PathBuf> {
 }
 
 fn fetch(work: &Path, target: &Path) -> Result<()> {
-    let apt = Apt::new(&work.join("apt"), &system_mirror()?, &[GUEST_SUITE])?;
+    let apt = Apt::new(work, &[GUEST_SUITE])?;
     let (root, files) = (work.join("root"), work.join("files"));
     apt.unpack_with_dependencies(GUEST_SUITE, &["fio"], &root)?;
-    copy(&root.join(PROGRAM), &files.join("fio"))?;
-    for library in libraries(&root, PROGRAM)? {
-        copy(&library, &files.join("lib").join(library.file_name().unwrap_or_default()))?;
-    }
-    let image = target.join("disk.img");
-    let made = File::create(&image).and_then(|file| file.set_len(BYTES));
-    made.context(|| format!("making {}", image.display()))?;
-    output(Command::new("mke2fs").args(["-q", "-t", "ext4", "-d"]).arg(&files).arg(&image)).map(drop)
+    copy_program(&root, PROGRAM, &files, &files.join("lib"))?;
+    disk_of(&files, target, BYTES)
 }

@@ -1,6 +1,6 @@
 //! UEFI firmware for guests: OVMF, from the release that the guests run. Without it they have SeaBIOS.
 
-use crate::apt::{system_mirror, Apt};
+use crate::apt::Apt;
 use crate::error::Result;
 use crate::fetch::{copy, part, Lab, GUEST_SUITE};
 use std::path::Path;
@@ -24,7 +24,7 @@ pub(crate) fn arguments(lab: &Lab, work: &Path, command: &mut Command) -> Result
 }
 
 fn fetch(work: &Path, target: &Path) -> Result<()> {
-    let apt = Apt::new(&work.join("apt"), &system_mirror()?, &[GUEST_SUITE])?;
+    let apt = Apt::new(work, &[GUEST_SUITE])?;
     let root = work.join("root");
     apt.unpack_only(&["ovmf"], &root)?;
     FILES.iter().try_for_each(|name| copy(&root.join("usr/share/OVMF").join(name), &target.join(name)))

@@ -4,14 +4,14 @@
 //! The daemons of one namespace find each other by a folder of their own, which belongs to FRR's user: they
 //! give up root.
 
-use crate::apt::{system_mirror, Apt};
+use crate::apt::Apt;
 use crate::error::{Context, Error, Result};
 use crate::fetch::part;
-use crate::process::{output, Process};
+use crate::process::{output, wait, Process};
 use crate::{Lab, Netns};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Where Debian has its programs.
 const PROGRAMS: &str = "/usr/lib/frr";
@@ -51,17 +51,12 @@ impl Frr {
     }
 
     fn listens(&mut self, folder: &Path) -> Result<()> {
-        let deadline = Instant::now() + LIMIT;
-        while !folder.join("zserv.api").exists() {
-            let ended = self.0.first_mut().and_then(Process::status);
-            if ended.is_some() || Instant::now() > deadline {
-                let log = std::fs::read_to_string(folder.join("zebra.log")).unwrap_or_default();
-                return Err(Error::new(format!("zebra did not start:\n{log}")));
-            }
-            // It does not tell when it listens.
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(())
+        let log = || std::fs::read_to_string(folder.join("zebra.log")).unwrap_or_default();
+        wait(LIMIT, || match self.0.first_mut().and_then(Process::status) {
+            Some(_) => Err(Error::new(format!("zebra did not start:\n{}", log()))),
+            None if folder.join("zserv.api").exists() => Ok(Ok(())),
+            None => Ok(Err(format!("zebra does not listen:\n{}", log()))),
+        })
     }
 
     /// SIGKILL to all of them.
@@ -79,7 +74,7 @@ pub fn debian_13() -> Result<PathBuf> {
     const SUITE: &str = "trixie";
     const KEEP: [&str; 3] = ["usr/lib/frr", "usr/lib/x86_64-linux-gnu", "usr/lib64"];
     part(&Lab::open()?.dir, "frr", &format!("{SUITE} {KEEP:?}"), |work, target| {
-        let (apt, root) = (Apt::new(&work.join("apt"), &system_mirror()?, &[SUITE])?, work.join("root"));
+        let (apt, root) = (Apt::new(work, &[SUITE])?, work.join("root"));
         apt.unpack_with_dependencies(SUITE, &["frr"], &root)?;
         std::fs::create_dir_all(target.join("usr/lib")).context(|| format!("making {}", target.display()))?;
         KEEP.iter().try_for_each(|path| {

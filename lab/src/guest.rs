@@ -36,6 +36,7 @@ const QMP_LIMIT: Duration = Duration::from_secs(30);
 const LINES: usize = 80;
 
 /// What a VM is made of. Made by [`Guest::named`].
+#[derive(Default)]
 pub struct Spec {
     name: String,
     memory_mib: u32,
@@ -171,10 +172,7 @@ impl Spec {
         let (port, port_theirs) = control_socket()?;
         let mut command = lab.vmm.command(self.netns.as_deref());
         let mut append = format!("{KERNEL_ARGUMENTS} oops=panic lab.name={} lab.nonce={nonce}", self.name);
-        for word in &self.kernel_arguments {
-            append.push(' ');
-            append.push_str(word);
-        }
+        append.extend(self.kernel_arguments.iter().map(|word| format!(" {word}")));
         machine(&mut command, accel, self.memory_mib, self.vcpus);
         if let Some(scripts) = &self.network {
             let mac = self.nics.first().and_then(Nic::own_mac);
@@ -197,7 +195,7 @@ impl Spec {
                 lab.initramfs.clone()
             } else {
                 let image = dir.path().join("initramfs.cpio");
-                image::with_extra(&lab.initramfs, &self.files, &image)?;
+                image::with_extra(&lab.busybox(), &lab.initramfs, &self.files, &image)?;
                 image
             };
             command.arg("-kernel").arg(&lab.kernel).arg("-initrd").arg(image).args(["-append", &append]);
@@ -306,22 +304,8 @@ pub struct Guest {
 impl Guest {
     /// Begins to describe a VM; `name` becomes its host name.
     pub fn named(name: &str) -> Spec {
-        Spec {
-            name: name.to_owned(),
-            memory_mib: 256,
-            vcpus: 1,
-            accel: None,
-            limit: Duration::from_secs(60),
-            nics: Vec::new(),
-            arguments: Vec::new(),
-            kernel_arguments: Vec::new(),
-            files: Vec::new(),
-            netns: None,
-            network: None,
-            disks: Vec::new(),
-            boot_image: None,
-            uefi: false,
-        }
+        let (name, limit) = (name.to_owned(), Duration::from_secs(60));
+        Spec { name, memory_mib: 256, vcpus: 1, limit, ..Spec::default() }
     }
 
     /// The guest that `process` is or runs, and that `agent` speaks with.
@@ -373,12 +357,7 @@ impl Guest {
     /// # Errors
     /// As for [`Guest::run`], and if the command's status is not 0.
     pub fn expect(&mut self, command: &str) -> Result<String> {
-        let output = self.run(command)?;
-        let done = if output.success() {
-            Ok(output.text)
-        } else {
-            Err(Error::new(format!("`{command}` ended with status {}:\n{}", output.status, output.text)))
-        };
+        let done = self.run(command)?.of(command);
         self.explain("running a command", done)
     }
 

@@ -4,9 +4,9 @@
 //! command line says `lab.shell`. The second belongs to the lab (see `agent.rs`): a shell that reads
 //! commands, without echo or any other help of a terminal, so that kernel messages and commands never mix.
 
-use crate::cpio::Archive;
 use crate::error::{Context, Result};
 use crate::process::output;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -59,36 +59,50 @@ printf '\036%s ready 0 0\036' "$1"
 dd bs=4k | sh
 "#;
 
-/// What of an image stands in this file.
-pub(crate) fn recipe() -> String {
-    INIT.to_owned() + AGENT
+/// Puts together, in the folder `$4`, the programs in `$1` and the modules `$2` of kernel `$3`. Busybox is
+/// all programs that have no file of their own.
+const TREE: &str = r#"umask 022
+mkdir -p "$4/lib/modules"
+cd "$4"
+mkdir dev proc sys tmp run root etc var
+ln -s /run var/run
+cp -R "$1/." .
+cp -R "$2" "lib/modules/$3"
+for applet in $("$1/bin/busybox" --list); do
+    [ -e "bin/$applet" ] || ln -s busybox "bin/$applet"
+done
+"#;
+
+/// Appends what is in the folder `$2` to the image `$3`, in the `newc` format that Linux unpacks: archives
+/// may follow one another there. `$1` is busybox. All of it is root's, whoever makes the image. There is no
+/// device node, which takes root to make: the kernel has a `/dev/console` of its own for `/init`.
+const PACK: &str = r#"cd "$2"
+find . | "$1" cpio -o -H newc -R 0:0 >> "$3"
+"#;
+
+fn shell(script: &str, arguments: &[&Path]) -> Result<()> {
+    output(Command::new("sh").args(["-euc", script, "sh"]).args(arguments)).map(drop)
 }
 
-/// Makes an image of the programs in `root` and the `modules` of kernel `version`. Modules that `/init` loads
-/// are named in the script; the others wait for `modprobe`.
-pub(crate) fn build(root: &Path, modules: &Path, version: &str, target: &Path) -> Result<()> {
-    let mut archive = Archive::default();
-    for folder in ["dev", "proc", "sys", "tmp", "run", "root", "etc"] {
-        archive.directory(folder);
-    }
-    // The kernel opens this for /init before devtmpfs is mounted.
-    archive.character_device("dev/console", 5, 1);
-    archive.symlink("var/run", "/run");
-    archive.file("init", 0o755, INIT.as_bytes());
-    archive.file("agent", 0o644, AGENT.as_bytes());
-    archive.file("etc/passwd", 0o644, b"root::0:0:root:/root:/bin/sh\n");
-    archive.file("etc/group", 0o644, b"root:x:0:\n");
-    tree(&mut archive, root, root, "")?;
-    tree(&mut archive, modules, modules, &format!("lib/modules/{version}/"))?;
-    let busybox = root.join("bin/busybox");
-    let own: Vec<String> = files(&root.join("bin"))?;
-    for applet in output(Command::new(&busybox).arg("--list"))?.lines() {
-        if !own.iter().any(|o| o == applet) {
-            archive.symlink(&format!("bin/{applet}"), "busybox");
-        }
-    }
-    let image = target.join("initramfs.cpio");
-    std::fs::write(&image, archive.finish()).context(|| format!("writing {}", image.display()))
+/// What of an image stands in this file.
+pub(crate) fn recipe() -> String {
+    [INIT, AGENT, TREE, PACK].concat()
+}
+
+/// Makes an image of the programs in `root` and the `modules` of kernel `version`; `work` is room for it.
+/// Modules that `/init` loads are named in the script; the others wait for `modprobe`.
+pub(crate) fn build(root: &Path, modules: &Path, version: &str, work: &Path, target: &Path) -> Result<()> {
+    let tree = work.join("tree");
+    shell(TREE, &[root, modules, Path::new(version), &tree])?;
+    let file = |path: &str, mode, text: &str| Extra { path: path.to_owned(), mode, data: text.into() };
+    let own = [
+        file("init", 0o755, INIT),
+        file("agent", 0o644, AGENT),
+        file("etc/passwd", 0o644, "root::0:0:root:/root:/bin/sh\n"),
+        file("etc/group", 0o644, "root:x:0:\n"),
+    ];
+    write(&own, &tree)?;
+    shell(PACK, &[&root.join("bin/busybox"), &tree, &target.join("initramfs.cpio")])
 }
 
 /// A file that a test adds to the common image.
@@ -100,26 +114,21 @@ pub(crate) struct Extra {
 }
 
 /// The image `common` followed by an archive of `extra`, in `target`.
-pub(crate) fn with_extra(common: &Path, extra: &[Extra], target: &Path) -> Result<()> {
-    let mut image = std::fs::read(common).context(|| format!("reading {}", common.display()))?;
-    let mut archive = Archive::default();
-    for file in extra {
-        archive.file(file.path.trim_start_matches('/'), file.mode, &file.data);
-    }
-    image.extend(archive.finish());
-    std::fs::write(target, image).context(|| format!("writing {}", target.display()))
+pub(crate) fn with_extra(busybox: &Path, common: &Path, extra: &[Extra], target: &Path) -> Result<()> {
+    let tree = target.with_extension("tree");
+    write(extra, &tree)?;
+    std::fs::copy(common, target).context(|| format!("copying {}", common.display()))?;
+    shell(PACK, &[busybox, &tree, target])
 }
 
-fn tree(archive: &mut Archive, root: &Path, folder: &Path, prefix: &str) -> Result<()> {
-    for name in files(folder)? {
-        let path = folder.join(&name);
-        if path.is_dir() {
-            tree(archive, root, &path, prefix)?;
-        } else {
-            let data = std::fs::read(&path).context(|| format!("reading {}", path.display()))?;
-            let inside = path.strip_prefix(root).unwrap_or(&path).display().to_string();
-            archive.file(&format!("{prefix}{inside}"), 0o755, &data);
-        }
+fn write(files: &[Extra], folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder).context(|| format!("making {}", folder.display()))?;
+    for Extra { path, mode, data } in files {
+        let path = folder.join(path.trim_start_matches('/'));
+        std::fs::create_dir_all(path.parent().unwrap_or(folder))
+            .and_then(|()| std::fs::write(&path, data))
+            .and_then(|()| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(*mode)))
+            .context(|| format!("writing {}", path.display()))?;
     }
     Ok(())
 }

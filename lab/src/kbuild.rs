@@ -7,7 +7,7 @@
 //! library than Debian 12 has: they are started through the loader that came with the lab's own QEMU, which
 //! is of the same release.
 
-use crate::apt::{system_mirror, Apt};
+use crate::apt::Apt;
 use crate::error::{Context, Error, Result};
 use crate::fetch::{part, Lab, GUEST_SUITE, VMM_SUITES};
 use crate::image::files;
@@ -109,7 +109,7 @@ fn headers(lab: &Lab, kernel: Kernel) -> Result<PathBuf> {
 }
 
 fn fetch(lab: &Lab, (kernel, home): (Kernel, &Path), suite: &str, work: &Path, target: &Path) -> Result<()> {
-    let apt = Apt::new(&work.join("apt"), &system_mirror()?, &[suite])?;
+    let apt = Apt::new(work, &[suite])?;
     let package = match kernel {
         Kernel::Guest => format!("linux-headers-{}", lab.kernel_version),
         Kernel::Newest => apt.depends("linux-headers-amd64", "linux-headers-")?,

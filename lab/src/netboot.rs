@@ -8,10 +8,10 @@
 use crate::error::{Context, Error, Result};
 use crate::fetch::Lab;
 use crate::netns::Netns;
-use crate::process::Process;
+use crate::process::{wait, Process};
 use crate::rundir::{tail, RunDir};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long the servers may take to listen.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -82,21 +82,18 @@ impl NetBoot {
 
     /// TCP port 80 in state LISTEN, and UDP port 67 (proc(5)).
     fn wait_listening(&mut self, netns: &Netns) -> Result<()> {
-        let deadline = Instant::now() + LIMIT;
-        loop {
+        let listening = wait(LIMIT, || {
             let ended = self.http.status().or(self.dhcp.status());
             let sockets = netns.expect("cat /proc/net/tcp /proc/net/tcp6 /proc/net/udp")?;
             let has = |what: &str| sockets.lines().any(|line| line.contains(what));
-            if has(":0043 00000000:0000") && has(":0050 00000000") {
-                return Ok(());
+            let both = has(":0043 00000000:0000") && has(":0050 00000000");
+            let not = format!("the boot servers do not listen: {}\n{sockets}", self.log());
+            match ended {
+                Some(_) if !both => Err(Error::new(not)),
+                _ => Ok(both.then_some(()).ok_or(not)),
             }
-            if ended.is_some() || Instant::now() > deadline {
-                self.dir.keep(true);
-                return Err(Error::new(format!("the boot servers do not listen: {}\n{sockets}", self.log())));
-            }
-            // There is no event of a server that begins to listen.
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        });
+        listening.inspect_err(|_| self.dir.keep(true))
     }
 }
 

@@ -6,7 +6,7 @@
 //! A namespace is removed when its value is dropped. If the process was killed instead, [`crate::tidy`]
 //! removes it, or the next [`Netns::new`] of any process: the names carry the process id.
 
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Result};
 use crate::process::{output, Process};
 use crate::{Lab, Output};
 use std::ffi::OsStr;
@@ -114,14 +114,7 @@ impl Netns {
     /// # Errors
     /// Its status is not 0.
     pub fn expect(&self, command: &str) -> Result<String> {
-        let done = self.run(command)?;
-        if done.success() {
-            return Ok(done.text);
-        }
-        Err(Error::new(format!(
-            "{}: `{command}` ended with status {}:\n{}",
-            self.name, done.status, done.text
-        )))
+        self.run(command)?.of(command).context(|| self.name.clone())
     }
 
     /// Starts a shell command in the namespace; it is killed with the returned value.

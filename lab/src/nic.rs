@@ -58,6 +58,15 @@ impl Nic {
         Self::new("vfio-user-pci", Backend::VfioUser { socket: socket.as_ref().to_owned() })
     }
 
+    /// The card of a port of this kind, whose socket QEMU calls: virtio-net for vhost-user, which calls again
+    /// when the daemon is back, else one that the daemon emulates.
+    pub fn of_port(kind: &str, socket: impl AsRef<Path>) -> Self {
+        match kind {
+            "vhost-user" => Self::vhost_user(socket, Role::QemuClient { reconnect_ms: 200 }, 1),
+            _ => Self::vfio_user(socket),
+        }
+    }
+
     /// One of QEMU's own devices, such as `e1000e`, with a back end in the words of `-netdev`, such as
     /// `tap,ifname=tap0,script=no,downscript=no`.
     pub fn qemu(model: &str, netdev: &str) -> Self {

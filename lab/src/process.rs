@@ -166,6 +166,27 @@ fn spawner_run(command: Command) -> io::Result<Child> {
     answer.recv().map_err(|_| gone())?
 }
 
+/// Looks again and again until `look` has found what is waited for. It is for what tells no event, such as
+/// tables and states behind a control socket.
+///
+/// # Errors
+/// `look` fails; or after `limit` it has not found it, and the error has what it found instead.
+pub(crate) fn wait<T>(
+    limit: Duration,
+    mut look: impl FnMut() -> Result<std::result::Result<T, String>>,
+) -> Result<T> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match look()? {
+            Ok(found) => return Ok(found),
+            Err(instead) if Instant::now() > deadline => {
+                return Err(Error::new(format!("after {limit:?}: {instead}")))
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
 /// Runs a program to its end and returns what it printed.
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 //! Its root file system is on a disk of its own, which QEMU keeps unchanged; it is fetched like everything
 //! else (`fetch.rs`), but only when a test wants it. What systemd does not bring is busybox's.
 
-use crate::apt::{system_mirror, Apt};
+use crate::apt::Apt;
 use crate::container::root;
 use crate::daemon::find_binary;
 use crate::error::{Context, Result};
@@ -72,7 +72,7 @@ pub fn clean(name: &str, files: Vec<(&str, u32, Vec<u8>)>) -> Result<Spec> {
     let disk = part(&Lab::open()?.dir, "system-clean", &format!("{FILES:?}"), |work, target| {
         output(Command::new("cp").arg("--archive").arg(&base).arg(work))?;
         write(work, &FILES[UNITS..])?;
-        disk(work, target, 2 * BYTES)
+        disk_of(work, target, 2 * BYTES)
     })?;
     spec(name, &disk, files)
 }
@@ -105,7 +105,7 @@ pub fn program() -> Result<Vec<u8>> {
 }
 
 fn fetch(work: &Path, target: &Path) -> Result<()> {
-    let apt = Apt::new(&work.join("apt"), &system_mirror()?, &[GUEST_SUITE])?;
+    let apt = Apt::new(work, &[GUEST_SUITE])?;
     let root = work.join("root");
     apt.unpack_with_dependencies(GUEST_SUITE, &PACKAGES, &root)?;
     for folder in ["dev", "proc", "sys", "run", "tmp", "root", "var/tmp"] {
@@ -127,7 +127,7 @@ fn fetch(work: &Path, target: &Path) -> Result<()> {
     }
     // Only a manual's reader wants these.
     let _ = std::fs::remove_dir_all(root.join("usr/share"));
-    disk(&root, target, BYTES)
+    disk_of(&root, target, BYTES)
 }
 
 fn write(root: &Path, files: &[(&str, &str)]) -> Result<()> {
@@ -142,7 +142,7 @@ fn write(root: &Path, files: &[(&str, &str)]) -> Result<()> {
 }
 
 /// Makes `target/disk.img` of the files in `root`.
-fn disk(root: &Path, target: &Path, bytes: u64) -> Result<()> {
+pub(crate) fn disk_of(root: &Path, target: &Path, bytes: u64) -> Result<()> {
     let image = target.join("disk.img");
     let made = File::create(&image).and_then(|file| file.set_len(bytes));
     made.context(|| format!("making {}", image.display()))?;

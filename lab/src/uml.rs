@@ -10,7 +10,7 @@ use crate::error::{Context, Error, Result};
 use crate::fetch::{guest_recipe, part, Lab};
 use crate::guest::{control_socket, Guest, BOOT_LIMIT};
 use crate::image::{self, Extra};
-use crate::modules::Modules;
+use crate::modules::copy_modules;
 use crate::process::Process;
 use crate::rundir::{unique, RunDir};
 use std::fs::File;
@@ -71,7 +71,7 @@ impl Uml {
         let lab = Lab::open()?;
         let dir = RunDir::new(&self.name)?;
         let image = dir.path().join("initramfs.cpio");
-        image::with_extra(&common_image(lab)?, &self.files, &image)?;
+        image::with_extra(&lab.busybox(), &common_image(lab)?, &self.files, &image)?;
         let nonce = unique();
         let (port, port_theirs) = control_socket()?;
         // This kernel has helper processes, which hold its sockets and outlive it: a namespace ends with its
@@ -114,9 +114,8 @@ fn common_image(lab: &Lab) -> Result<PathBuf> {
     };
     let recipe = format!("{version} {WANTED:?} {} {}", guest_recipe(), image::recipe());
     let folder = part(&lab.dir, "uml", &recipe, |work, target| {
-        let all = Modules::find(&Path::new(MODULES).join(version))?;
-        all.copy(&WANTED, &work.join("modules"))?;
-        image::build(&lab.dir.join("guest/root"), &work.join("modules"), version, target)
+        copy_modules(&Path::new(MODULES).join(version), &WANTED, &work.join("modules"))?;
+        image::build(&lab.dir.join("guest/root"), &work.join("modules"), version, work, target)
     })?;
     Ok(folder.join("initramfs.cpio"))
 }

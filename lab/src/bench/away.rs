@@ -14,7 +14,7 @@ use super::spread;
 use crate::error::{Context, Error, Result};
 use crate::kbuild::{build, drivers, Kernel};
 use crate::traffic::{received_gbits, Ping, Pinging};
-use crate::{Accel, Daemon, Guest, Job, Nic, Role, RunDir};
+use crate::{Accel, Daemon, Guest, Job, Nic, RunDir};
 use serde_json::{json, Value};
 use std::fmt;
 use std::fs::File;
@@ -177,15 +177,10 @@ impl Site {
             let port = |name, kind| format!("{name}{number}={kind}:{},switch=s{number}", at(name, number));
             words.extend(["--switch".to_owned(), format!("s{number}")]);
             words.extend(["--port".to_owned(), port("a", first), "--port".to_owned(), port("b", other)]);
-            let card = Nic::vfio_user(at("a", number));
-            let theirs = match other {
-                "vhost-user" => {
-                    Nic::vhost_user(at("b", number), Role::QemuClient { reconnect_ms: 200 }, 1).option(option)
-                }
-                _ => Nic::vfio_user(at("b", number)),
-            };
+            let theirs = Nic::of_port(other, at("b", number));
+            let theirs = if option.is_empty() { theirs } else { theirs.option(option) };
             let [mut a, b] = guests;
-            a = a.nic(card);
+            a = a.nic(Nic::vfio_user(at("a", number)));
             if first == "ptnet" {
                 let module = build(&drivers()?.join("ptnet"), "ptnet", Kernel::Guest)?;
                 a = a.nic(Nic::vfio_user(format!("{}.mem", at("a", number)))).file(

@@ -14,7 +14,9 @@
 mod report;
 
 use self::report::{draw, table, Line};
-use super::{frames_of_a_second, io_core, netsend, number, ratio, spin_of, Counts, FIRST, LIMIT};
+use super::{
+    frames_of_a_second, io_core, netsend, number, ratio, spin_of, Counts, Interface, FIRST, LIMIT, RECEIVED,
+};
 use crate::error::{Context, Error, Result};
 use crate::kbuild::{build, drivers, program, Kernel};
 use crate::nic::slot;
@@ -271,11 +273,13 @@ impl Bench {
     ) -> Result<()> {
         let (model, paths) = (self.cards[card].model, self.cards[card].paths);
         let to_b = paths.contains(&1);
-        let sender = up(&mut self.a, card, 1)?;
-        let receiver = if to_b { up(&mut self.b, card, 2)? } else { String::new() };
+        let up = |guest: &mut Guest, host| Interface::up(guest, &slot(card), &address(card, host, ""));
+        let sender = up(&mut self.a, 1)?;
+        let receiver = to_b.then(|| up(&mut self.b, 2)).transpose()?;
         for &path in paths {
             for (size, &bytes) in SIZES.iter().enumerate() {
-                let sample = self.run(card, path, bytes, &sender, &receiver)?;
+                let receiver = receiver.as_ref().filter(|_| path == 1);
+                let sample = self.run(card, path, bytes, &sender, receiver)?;
                 eprintln!(
                     "round {round}: {model} {} {bytes:>4} B, {}: {:.0} kpps",
                     PATHS[path], kind.name, sample.kpps
@@ -289,32 +293,37 @@ impl Bench {
                 }
             }
         }
-        down(&mut self.a, &sender)?;
-        if to_b {
-            down(&mut self.b, &receiver)?;
-        }
-        Ok(())
+        sender.down(&mut self.a)?;
+        receiver.map_or(Ok(()), |receiver| receiver.down(&mut self.b))
     }
 
-    /// One run.
-    fn run(&mut self, card: usize, path: usize, size: u32, sender: &str, receiver: &str) -> Result<Sample> {
+    /// One run, to guest `b` if there is a receiver, else to the host.
+    fn run(
+        &mut self,
+        card: usize,
+        path: usize,
+        size: u32,
+        sender: &Interface,
+        receiver: Option<&Interface>,
+    ) -> Result<Sample> {
         let to = address(card, if path == 0 { 3 } else { 2 }, "");
         self.a.wait_until(&format!("ping -c 1 -W 1 {to} > /dev/null"), LIMIT)?;
-        let mac = if path == 0 {
-            let link = self.host.ip(&format!("-o link show dev {}", self.cards[card].tap))?;
-            let after = link.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next());
-            after.ok_or_else(|| Error::new(format!("no address in {link:?}")))?.to_owned()
-        } else {
-            self.b.expect(&format!("cat /sys/class/net/{receiver}/address"))?
+        let mac = match receiver {
+            Some(receiver) => receiver.mac.clone(),
+            None => {
+                let link = self.host.ip(&format!("-o link show dev {}", self.cards[card].tap))?;
+                let after = link.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next());
+                after.ok_or_else(|| Error::new(format!("no address in {link:?}")))?.to_owned()
+            }
         };
         // No guest has this address: the receiver's IP layer counts the datagram and drops it.
         let nobody = address(card, 4, "");
-        self.a.expect(&format!("arp -s {nobody} {}", mac.trim()))?;
+        self.a.expect(&format!("arp -s {nobody} {mac}"))?;
         let rate = netsend(&mut self.a, &nobody, size, FIRST)?;
         let frames = frames_of_a_second(rate);
-        let before = self.seen(card, path, sender, receiver)?;
+        let before = self.seen(card, sender, receiver)?;
         let sent_kpps = netsend(&mut self.a, &nobody, size, frames)?;
-        let after = self.seen(card, path, sender, receiver)?;
+        let after = self.seen(card, sender, receiver)?;
         let received = after.received - before.received;
         let share = ratio(received, frames.into());
         let each = |index: usize, value: fn(&Counts) -> u64| {
@@ -330,21 +339,23 @@ impl Bench {
     }
 
     /// What has been counted so far. Interrupts are what the guests took; QEMU's traps are not counted.
-    fn seen(&mut self, card: usize, path: usize, sender: &str, receiver: &str) -> Result<Seen> {
+    fn seen(&mut self, card: usize, sender: &Interface, receiver: Option<&Interface>) -> Result<Seen> {
         let mut counts = [Counts::default(); 2];
         if self.cards[card].way != Way::Qemu {
             let ports = self.daemon.show_json("ports")?;
             counts[0] = Counts::of(&ports, &self.cards[card].port("a"))?;
-            if path == 1 {
+            if receiver.is_some() {
                 counts[1] = Counts::of(&ports, &self.cards[card].port("b"))?;
             }
         }
-        counts[0].interrupts = interrupts(&mut self.a, sender)?;
-        if path == 1 {
-            counts[1].interrupts = interrupts(&mut self.b, receiver)?;
-        }
-        let count = "awk '/^Ip: [0-9]/{print $4}' /proc/net/snmp";
-        let text = if path == 0 { self.host.expect(count)? } else { self.b.expect(count)? };
+        counts[0].interrupts = sender.interrupts(&mut self.a)?;
+        let text = match receiver {
+            Some(receiver) => {
+                counts[1].interrupts = receiver.interrupts(&mut self.b)?;
+                self.b.expect(RECEIVED)?
+            }
+            None => self.host.expect(RECEIVED)?,
+        };
         Ok(Seen { counts, received: number(&text)? })
     }
 }
@@ -357,23 +368,4 @@ struct Seen {
 /// The address of `host` (1: `a`, 2: `b`, 3: the host) in the network of a card.
 fn address(card: usize, host: usize, mask: &str) -> String {
     format!("10.4.{card}.{host}{mask}")
-}
-
-/// Sets the interface of a card up, and returns its name.
-fn up(guest: &mut Guest, card: usize, host: usize) -> Result<String> {
-    let folder = format!("/sys/bus/pci/devices/0000:00:{}/net", slot(card));
-    guest.wait_until(&format!("test -d {folder}"), LIMIT)?;
-    let name = guest.expect(&format!("ls {folder}"))?.trim().to_owned();
-    guest.expect(&format!("ip addr add {} dev {name}; ip link set {name} up", address(card, host, "/24")))?;
-    guest.wait_until(&format!("grep -q 1 /sys/class/net/{name}/carrier"), LIMIT)?;
-    Ok(name)
-}
-
-fn down(guest: &mut Guest, interface: &str) -> Result<()> {
-    guest.expect(&format!("ip addr flush dev {interface}; ip link set {interface} down")).map(drop)
-}
-
-/// Interrupts of an interface that the guest has taken.
-fn interrupts(guest: &mut Guest, interface: &str) -> Result<u64> {
-    number(&guest.expect(&format!("awk '/{interface}/{{n += $2}} END{{print n + 0}}' /proc/interrupts"))?)
 }

@@ -64,23 +64,72 @@ struct Counts {
 impl Counts {
     /// Those of the port `name` in `show ports --json`.
     fn of(ports: &Value, name: &str) -> Result<Self> {
-        let port = ports["ports"].as_array().and_then(|all| all.iter().find(|port| port["name"] == name));
-        let port = port.ok_or_else(|| Error::new(format!("there is no port {name}")))?;
-        let text = port.to_string();
-        let number = |name: &str| {
-            let after = text.split_once(&format!("{name}="))?.1;
-            after[..after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len())].parse::<u64>().ok()
-        };
-        let traps =
-            number("trapped-reads").zip(number("trapped-writes")).map(|(reads, writes)| reads + writes);
-        let traps = traps.ok_or_else(|| Error::new(format!("no count of traps in {text}")))?;
-        let interrupts = port["counters"]["interrupts"].as_u64();
-        let interrupts = interrupts.ok_or_else(|| Error::new(format!("no count of interrupts in {text}")))?;
-        Ok(Self { traps, interrupts })
+        let port = port(ports, name)?;
+        let traps = feature(port, "trapped-reads")? + feature(port, "trapped-writes")?;
+        Ok(Self { traps, interrupts: counter(port, "interrupts")? })
     }
 
     fn since(self, before: Self) -> Self {
         Self { traps: self.traps - before.traps, interrupts: self.interrupts - before.interrupts }
+    }
+}
+
+/// The port `name` in `show ports --json`.
+fn port<'v>(ports: &'v Value, name: &str) -> Result<&'v Value> {
+    let port = ports["ports"].as_array().and_then(|all| all.iter().find(|port| port["name"] == name));
+    port.ok_or_else(|| Error::new(format!("there is no port {name}")))
+}
+
+/// A counter of a port.
+fn counter(port: &Value, name: &str) -> Result<u64> {
+    port["counters"][name].as_u64().ok_or_else(|| Error::new(format!("no count of {name} in {port}")))
+}
+
+/// What stands behind `name=` in a port's features.
+fn feature(port: &Value, name: &str) -> Result<u64> {
+    let text = port["state"]["features"].to_string();
+    let number = text.split_once(&format!("{name}=")).and_then(|(_, after)| {
+        after.split(|c: char| !c.is_ascii_digit()).next().and_then(|digits| digits.parse().ok())
+    });
+    number.ok_or_else(|| Error::new(format!("no count of {name} in {text}")))
+}
+
+/// Has a shell print how many packets the IP layer has got.
+const RECEIVED: &str = "awk '/^Ip: [0-9]/{print $4}' /proc/net/snmp";
+
+/// A card that is up, as a guest's kernel names it.
+struct Interface {
+    name: String,
+    /// Lines of `/proc/interrupts` have one of these.
+    pattern: String,
+    mac: String,
+}
+
+impl Interface {
+    /// Sets the card in this slot up. Names depend on the order in which drivers come, so it is found by its
+    /// slot.
+    fn up(guest: &mut Guest, slot: &str, address: &str) -> Result<Self> {
+        let device = format!("/sys/bus/pci/devices/0000:00:{slot}");
+        let list = format!("ls -d {device}/net/* {device}/virtio*/net/* 2> /dev/null");
+        guest.wait_until(&format!("{list} | grep -q ."), LIMIT)?;
+        let path = guest.run(&list)?.text.trim().to_owned();
+        let name = path.rsplit('/').next().unwrap_or_default().to_owned();
+        guest.expect(&format!("ip addr add {address}/24 dev {name}; ip link set {name} up"))?;
+        guest.wait_until(&format!("grep -q 1 /sys/class/net/{name}/carrier"), LIMIT)?;
+        let virtio = path.split('/').find(|part| part.starts_with("virtio")).unwrap_or(&name);
+        let mac = guest.expect(&format!("cat /sys/class/net/{name}/address"))?.trim().to_owned();
+        Ok(Self { pattern: format!("({name}|{virtio})(-|$)"), name, mac })
+    }
+
+    /// Its interrupts that the guest has taken.
+    fn interrupts(&self, guest: &mut Guest) -> Result<u64> {
+        let pattern = &self.pattern;
+        number(&guest.expect(&format!("awk '/{pattern}/{{n += $2}} END{{print n + 0}}' /proc/interrupts"))?)
+    }
+
+    fn down(&self, guest: &mut Guest) -> Result<()> {
+        let name = &self.name;
+        guest.expect(&format!("ip addr flush dev {name}; ip link set {name} down")).map(drop)
     }
 }
 

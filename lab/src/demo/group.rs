@@ -13,11 +13,12 @@
 //! daemon drops nothing, or the demo fails.
 
 use super::router::{dropped, Row};
-use super::{boot, keep_logs, lab, root_only, say, step};
+use super::{boot, end, neighbour, perform, reach, say, step, BITS};
 use crate::back_end::{back_end, start_agent};
 use crate::error::{Context, Error, Result};
 use crate::frr::Frr;
-use crate::{Balance, Daemon, Guest, Netns, Nic, Role, RunDir, Spec};
+use crate::process::wait;
+use crate::{Balance, Daemon, Guest, Netns, Nic, RunDir, Spec};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -48,7 +49,6 @@ const SIDES: [Side; 2] = [
     Side { name: "one", mac: "52:54:00:00:09:01", link: ["192.0.2.1", "192.0.2.2"], far: "198.51.100.1" },
     Side { name: "two", mac: "52:54:00:00:09:02", link: ["192.0.2.129", "192.0.2.130"], far: "203.0.113.1" },
 ];
-const BITS: u8 = 25;
 /// The guests among the members, with their cards.
 const GUESTS: [(&str, &str, &str); 2] = [("a", "vhost-user", "virtio"), ("b", "e1000e", "82574L")];
 
@@ -71,19 +71,8 @@ fn bgp(number: usize, neighbours: &[(usize, &str)], more: &str) -> String {
 /// A step failed, or a frame was dropped while a member was drained or added: which one, and where the logs
 /// are.
 pub fn demo() -> Result<()> {
-    root_only("demo group")?;
-    let begin = Instant::now();
-    println!("Two guests and a router of the engine are one router between two neighbours; FRR is its control plane.\n");
-    if !Frr::is_there() {
-        return Err(Error::new("this demo needs FRR: apt-get install frr"));
-    }
-    lab()?;
-    let dir = RunDir::new("demo-group")?;
-    let site = step("host", "making namespaces", || Site::new(&dir))?;
-    site.run()?;
-    drop(dir);
-    println!("\nAll of it worked, in {:.0} s; nothing is left running.", begin.elapsed().as_secs_f64());
-    Ok(())
+    let about = "Two guests and a router of the engine are one router between two neighbours; FRR is its control plane.";
+    perform("demo group", about, |dir| step("host", "making namespaces", || Site::new(dir))?.run())
 }
 
 struct Site {
@@ -98,14 +87,8 @@ struct Site {
 impl Site {
     fn new(dir: &RunDir) -> Result<Site> {
         let (host, control) = (Netns::new("demo")?, Netns::new("frr")?);
-        let mut sides = Vec::new();
-        for side in &SIDES {
-            let netns = Netns::new(side.name)?;
-            host.veth(side.name, &netns, "eth0")?;
-            netns.address("eth0", &format!("{}/{BITS}", side.link[1]))?;
-            netns.address("lo", &format!("{}/32", side.far))?;
-            sides.push(netns);
-        }
+        let side = |it: &Side| neighbour(&host, it.name, it.link[1], it.far);
+        let sides = SIDES.iter().map(side).collect::<Result<_>>()?;
         Ok(Site { folder: dir.path().to_owned(), host, control, sides })
     }
 
@@ -134,11 +117,7 @@ impl Site {
         let mut spec = Guest::named(name);
         for (n, side) in SIDES.iter().enumerate() {
             let socket = self.at(&format!("{name}{n}.sock"));
-            let nic = match kind {
-                "vhost-user" => Nic::vhost_user(socket, Role::QemuClient { reconnect_ms: 200 }, 1),
-                _ => Nic::vfio_user(socket),
-            };
-            spec = spec.nic(nic.mac(side.mac));
+            spec = spec.nic(Nic::of_port(kind, socket).mac(side.mac));
         }
         back_end(spec, &self.at(&format!("{name}.agent")))
     }
@@ -166,10 +145,7 @@ impl Site {
         say("frr", "zebra and bgpd in the router's control namespace, and at both neighbours");
         let mut guests = boot(vec![self.spec(0)?, self.spec(1)?])?;
         let done = self.traffic(&mut daemon, &mut guests);
-        done.map_err(|e| Error::new(format!("{e}\n{}", keep_logs(&mut daemon, &mut guests))))?;
-        guests.into_iter().for_each(Guest::kill);
-        step("end", "ending the daemon", || daemon.terminate())?;
-        Ok(())
+        end(done, daemon, guests)
     }
 
     fn frr(&self) -> Result<Vec<Frr>> {
@@ -194,11 +170,8 @@ impl Site {
             say(name, &format!("{card} cards, the group's addresses, and an agent for its routes"));
         }
         let mut table = Table { daemon, begun, frames: [0; 3], balance: Balance::default() };
-        step("group", "waiting until all are members", || table.wait(|states| states == ["active"; 3]))?;
-        let there = format!("ping -c 1 -W 1 -I {} {}", SIDES[0].far, SIDES[1].far);
-        step("one", "reaching two", || {
-            self.sides[0].expect(&format!("for i in $(seq 60); do {there} > /dev/null && exit; done; exit 1"))
-        })?;
+        step("group", "waiting until all are members", || table.wait())?;
+        step("one", "reaching two", || reach(&self.sides[0], SIDES[0].far, SIDES[1].far))?;
         say("group", &format!("r, a and b have all routes, after {:.0} s", begun.elapsed().as_secs_f64()));
         println!("\n$ sidecore show routers\n{}\n", table.daemon.command(&["show", "routers"])?.trim_end());
 
@@ -323,21 +296,13 @@ impl Table<'_> {
         Ok(())
     }
 
-    /// Waits without rows until the members' states are so.
-    fn wait(&mut self, is: impl Fn(&[String]) -> bool) -> Result<()> {
-        let deadline = Instant::now() + LIMIT;
-        loop {
+    /// Waits without rows until all are members.
+    fn wait(&mut self) -> Result<()> {
+        wait(LIMIT, || {
             let members = self.members()?;
-            let states = members.iter().map(|it| it["state"].as_str().unwrap_or_default().to_owned());
-            if is(&states.collect::<Vec<_>>()) {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                return Err(Error::new(format!("after {LIMIT:?}: {members:#?}")));
-            }
-            // The control socket tells states, not events.
-            std::thread::sleep(Duration::from_millis(100));
-        }
+            let all = members.len() == MEMBERS.len() && members.iter().all(|it| it["state"] == "active");
+            Ok(all.then_some(()).ok_or_else(|| format!("{members:#?}")))
+        })
     }
 }
 

@@ -10,20 +10,19 @@
 //! while a moves to host 2, live: the same memory, address and connections at a port of another daemon. The
 //! demo fails if c hears an answer twice, or if host 1 or the kernel's host does not learn of the move.
 
-use super::{boot, lab, root_only, say, step};
+use super::{boot, perform, say, step};
 use crate::error::{Error, Result};
 use crate::frr::Frr;
-use crate::process::output;
-use crate::traffic::{iperf3, received_gbits, Ping, Pinging};
-use crate::{Daemon, Guest, Netns, Nic, Role, RunDir, Spec};
+use crate::process::{output, wait};
+use crate::traffic::{Ping, Pinging};
+use crate::{Daemon, Guest, Netns, Nic, RunDir, Spec};
+use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How long routing may take.
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long iperf3 sends, in seconds.
-const SECONDS: u32 = 1;
 /// The MTU between the hosts: a frame of 1500 bytes fits with what VXLAN adds.
 const MTU: u32 = 1600;
 /// The guests: name, address of its card, its own address; they are at host 1, 2 and 3.
@@ -63,21 +62,9 @@ fn bgp(number: usize) -> String {
 /// # Errors
 /// A step failed, or the guest's move was not heard of or heard twice: which one, and where the logs are.
 pub fn demo() -> Result<()> {
-    root_only("demo hosts")?;
-    let begin = Instant::now();
-    println!(
-        "One switch over three hosts, two of sidecore's and one of the kernel's; FRR tells who is where.\n"
-    );
-    if !Frr::is_there() {
-        return Err(Error::new("this demo needs FRR: apt-get install frr"));
-    }
-    lab()?;
-    let dir = RunDir::new("demo-hosts")?;
-    let site = step("hosts", "making namespaces", || Site::new(&dir))?;
-    site.run()?;
-    drop(dir);
-    println!("\nAll of it worked, in {:.0} s; nothing is left running.", begin.elapsed().as_secs_f64());
-    Ok(())
+    let about =
+        "One switch over three hosts, two of sidecore's and one of the kernel's; FRR tells who is where.";
+    perform("demo hosts", about, |dir| step("hosts", "making namespaces", || Site::new(dir))?.run())
 }
 
 struct Site {
@@ -153,8 +140,7 @@ impl Site {
     /// A guest at a port of host 1 or 2.
     fn vm(&self, host: usize, guest: usize) -> Spec {
         let (name, mac, _) = GUESTS[guest];
-        let role = Role::QemuClient { reconnect_ms: 200 };
-        Guest::named(name).nic(Nic::vhost_user(self.socket(host, name), role, 1).mac(mac))
+        Guest::named(name).nic(Nic::of_port("vhost-user", self.socket(host, name)).mac(mac))
     }
 
     fn run(self) -> Result<()> {
@@ -218,16 +204,13 @@ impl Site {
         say("c", "pings a five times a second");
         let (moved, migration) = step("a", "moving to host 2", || moved.migrate_to(self.vm(1, 0)))?;
         let arrived = Instant::now();
-        step("host 2", "having a at its port", || {
-            wait(|| Ok(place(two, mac)?.as_deref() == Some("a learned")))
-        })?;
-        step("host 1", "hearing of the move", || {
-            wait(|| Ok(place(one, mac)?.as_deref() == Some("over evpn")))
-        })?;
+        step("host 2", "having a at its port", || wait(LIMIT, || is_at(two, mac, "a learned")))?;
+        step("host 1", "hearing of the move", || wait(LIMIT, || is_at(one, mac, "over evpn")))?;
         step("host 3", "hearing of the move", || {
-            wait(|| {
+            wait(LIMIT, || {
                 let entries = self.hosts[2].expect("bridge fdb show dev vx100")?;
-                Ok(entries.lines().any(|line| line.starts_with(mac) && line.contains("dst 10.9.0.2")))
+                let found = entries.lines().any(|it| it.starts_with(mac) && it.contains("dst 10.9.0.2"));
+                Ok(found.then_some(()).ok_or(entries))
             })
         })?;
         let known = arrived.elapsed();
@@ -262,27 +245,16 @@ fn measure(guests: &mut [Guest], from: usize, to: usize) -> Result<(Ping, f64)> 
     let (sender, receiver) = if from < to { (low, high) } else { (high, low) };
     // Until routing has told where it is.
     sender.wait_until(&format!("ping -c 1 -W 1 {address} > /dev/null"), LIMIT)?;
-    let text = sender.run(&format!("ping -c 5 -i 0.2 -W 10 {address}"))?.text;
-    let ping = Ping::parse(&text).filter(|ping| ping.received == 5).ok_or_else(|| Error::new(text))?;
-    let report = iperf3(receiver, address, &format!("--time {SECONDS}"), |command| sender.run(command))?;
-    Ok((ping, received_gbits(&report)))
+    super::measure(receiver, address, |command| sender.run(command))
 }
 
-/// The port behind which a host has `mac`, and why.
-fn place(daemon: &mut Daemon, mac: &str) -> Result<Option<String>> {
+/// Whether a host has `mac` behind a port and for a reason, such as `a learned`; else its whole table.
+fn is_at(daemon: &mut Daemon, mac: &str, place: &str) -> Result<std::result::Result<(), String>> {
     let table = daemon.show_json("mac")?;
-    let row = table["addresses"].as_array().into_iter().flatten().find(|row| row["mac"] == mac);
-    Ok(row.and_then(|row| Some(format!("{} {}", row["port"].as_str()?, row["state"].as_str()?))))
-}
-
-fn wait(mut is: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + LIMIT;
-    while !is()? {
-        if Instant::now() > deadline {
-            return Err(Error::new(format!("it is not so after {LIMIT:?}")));
-        }
-        // Tables tell no events.
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
+    let mut rows = table["addresses"].as_array().into_iter().flatten().filter(|row| row["mac"] == mac);
+    let is_it = |row: &Value| {
+        let word = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
+        format!("{} {}", word("port"), word("state")) == place
+    };
+    Ok(rows.any(is_it).then_some(()).ok_or_else(|| format!("{table:#}")))
 }

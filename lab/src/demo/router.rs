@@ -17,12 +17,12 @@
 //! on (RFC 4724). OSPF has the same for a restart that is announced only (RFC 3623 §2.1), so `two` has a
 //! static route for the time in which its FRR has none.
 
-use super::{boot, keep_logs, lab, root_only, say, step};
+use super::{boot, end, neighbour, perform, reach, say, step, BITS};
 use crate::error::{Context, Error, Result};
 use crate::frr::Frr;
-use crate::process::Process;
+use crate::process::{wait, Process};
 use crate::traffic::{iperf3, received_gbits};
-use crate::{Balance, Daemon, Guest, Netns, Nic, Role, RunDir};
+use crate::{Balance, Daemon, Guest, Netns, Nic, RunDir};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -75,8 +75,6 @@ const PAIRS: [Pair; 2] = [
         inside: ["10.77.2.1", "10.77.2.2"],
     },
 ];
-/// Bits of the networks between the router and a neighbour.
-const BITS: u8 = 25;
 
 /// Configurations of FRR's daemons: the router's, and the neighbours'.
 const OURS: [(&str, &str); 3] = [
@@ -119,19 +117,8 @@ const TWO: [(&str, &str); 2] = [
 /// # Errors
 /// A step failed, or the router dropped a frame: which one, and where the logs are.
 pub fn demo() -> Result<()> {
-    root_only("demo router")?;
-    let begin = Instant::now();
-    println!("Two guests, two neighbours, and a sidecore router between them whose control plane is FRR.\n");
-    if !Frr::is_there() {
-        return Err(Error::new("this demo needs FRR: apt-get install frr"));
-    }
-    lab()?;
-    let dir = RunDir::new("demo-router")?;
-    let site = step("host", "making namespaces", || Site::new(&dir))?;
-    site.run()?;
-    drop(dir);
-    println!("\nAll of it worked, in {:.0} s; nothing is left running.", begin.elapsed().as_secs_f64());
-    Ok(())
+    let about = "Two guests, two neighbours, and a sidecore router between them whose control plane is FRR.";
+    perform("demo router", about, |dir| step("host", "making namespaces", || Site::new(dir))?.run())
 }
 
 struct Site {
@@ -154,14 +141,8 @@ pub(super) struct Row {
 impl Site {
     fn new(dir: &RunDir) -> Result<Site> {
         let (host, control) = (Netns::new("demo")?, Netns::new("frr")?);
-        let mut neighbours = Vec::new();
-        for pair in &PAIRS {
-            let netns = Netns::new(pair.neighbour)?;
-            host.veth(pair.neighbour, &netns, "eth0")?;
-            netns.address("eth0", &format!("{}/{BITS}", pair.link[1]))?;
-            netns.address("lo", &format!("{}/32", pair.far))?;
-            neighbours.push(netns);
-        }
+        let its = |pair: &Pair| neighbour(&host, pair.neighbour, pair.link[1], pair.far);
+        let neighbours: Vec<Netns> = PAIRS.iter().map(its).collect::<Result<_>>()?;
         // The one of last resort: what routing finds goes before it.
         let [_, two] = &PAIRS;
         neighbours[1].ip(&format!("route add default via {} metric 1000", two.link[0]))?;
@@ -192,20 +173,12 @@ impl Site {
                 Frr::start(&self.neighbours[1], &folder(1), &TWO)?,
             ])
         })?;
-        let spec = |(pair, socket): (&Pair, &String)| {
-            let nic = match pair.card {
-                "vhost-user" => Nic::vhost_user(socket, Role::QemuClient { reconnect_ms: 200 }, 1),
-                _ => Nic::vfio_user(socket),
-            };
-            Guest::named(pair.guest).nic(nic)
-        };
+        let spec =
+            |(pair, socket): (&Pair, &String)| Guest::named(pair.guest).nic(Nic::of_port(pair.card, socket));
         let specs: Vec<_> = PAIRS.iter().zip(&self.sockets).map(spec).collect();
         let mut guests = boot(specs)?;
         let done = self.traffic(&mut daemon, &mut guests, frr);
-        done.map_err(|e| Error::new(format!("{e}\n{}", keep_logs(&mut daemon, &mut guests))))?;
-        guests.into_iter().for_each(Guest::kill);
-        step("end", "ending the daemon", || daemon.terminate())?;
-        Ok(())
+        end(done, daemon, guests)
     }
 
     fn frr(&self) -> Result<Frr> {
@@ -225,10 +198,7 @@ impl Site {
             await_state(daemon, |control, frames| control["connected"] == true && frames.is_some())
         })?;
         for (pair, netns) in PAIRS.iter().zip(&self.neighbours) {
-            let there = format!("ping -c 1 -W 1 -I {} {}", pair.far, pair.inside[1]);
-            step(pair.neighbour, "reaching the guest across", || {
-                netns.expect(&format!("for i in $(seq 60); do {there} > /dev/null && exit; done; exit 1"))
-            })?;
+            step(pair.neighbour, "reaching the guest across", || reach(netns, pair.far, pair.inside[1]))?;
         }
         say("frr", &format!("all routes are there, after {:.0} s", begun.elapsed().as_secs_f64()));
         let [a, b] = guests else { return Err(Error::new("two guests are needed")) };
@@ -349,18 +319,10 @@ fn state(daemon: &mut Daemon) -> Result<(Value, Option<u64>)> {
 
 /// Waits until `wanted` is true of the state; the frames then.
 fn await_state(daemon: &mut Daemon, wanted: impl Fn(&Value, Option<u64>) -> bool) -> Result<Option<u64>> {
-    let deadline = Instant::now() + LIMIT;
-    loop {
+    wait(LIMIT, || {
         let (control, frames) = state(daemon)?;
-        if wanted(&control, frames) {
-            return Ok(frames);
-        }
-        if Instant::now() > deadline {
-            return Err(Error::new(format!("after {LIMIT:?}: {control:#}")));
-        }
-        // The control socket tells states, not events.
-        std::thread::sleep(Duration::from_millis(100));
-    }
+        Ok(wanted(&control, frames).then_some(frames).ok_or_else(|| format!("{control:#}")))
+    })
 }
 
 /// Frames that the router dropped in between, by reason.

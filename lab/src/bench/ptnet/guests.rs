@@ -1,6 +1,8 @@
 //! The guests of `bench-ptnet`, and what is measured in them.
 
-use super::super::{frames_of_a_second, io_core, netsend, number, FIRST, LIMIT};
+use super::super::{
+    counter, feature, frames_of_a_second, io_core, netsend, number, Counts, Interface, FIRST, LIMIT, RECEIVED,
+};
 use super::{Card, Sample, Test, Way};
 use crate::error::{Error, Result};
 use crate::kbuild::{build, drivers, program, Kernel};
@@ -28,14 +30,6 @@ pub(super) struct Session<'a> {
     place: usize,
     card: &'static Card,
     interfaces: [Interface; 2],
-}
-
-/// A card as a guest's kernel names it.
-struct Interface {
-    name: String,
-    /// Lines of `/proc/interrupts` have one of these.
-    pattern: String,
-    mac: String,
 }
 
 /// What has been counted so far, of the sender and of the receiver.
@@ -107,7 +101,12 @@ impl Bench {
     pub(super) fn plug(&mut self, place: usize, card: &'static Card) -> Result<Session<'_>> {
         let slot = self.slots.get(place).ok_or_else(|| Error::new(format!("no slot for {}", card.name)))?;
         let [a, b] = &mut self.guests;
-        let interfaces = [up(a, slot, place, 1)?, up(b, slot, place, 2)?];
+        let interfaces =
+            [Interface::up(a, slot, &address(place, 1))?, Interface::up(b, slot, &address(place, 2))?];
+        for (guest, Interface { name, .. }) in [&mut *a, b].into_iter().zip(&interfaces) {
+            // Linux's r8169 does not segment unless it is told to.
+            guest.run(&format!("ethtool -K {name} sg on tso on"))?;
+        }
         a.wait_until(&format!("ping -c 1 -W 1 {} > /dev/null", address(place, 2)), LIMIT)?;
         // No guest has this address: the receiver's IP layer counts the datagram and drops it.
         a.expect(&format!("arp -s {} {}", address(place, 3), interfaces[1].mac))?;
@@ -180,47 +179,29 @@ impl Session<'_> {
         for ((guest, interface), count) in
             self.bench.guests.iter_mut().zip(&self.interfaces).zip(&mut interrupts)
         {
-            let pattern = &interface.pattern;
-            *count = number(
-                &guest
-                    .expect(&format!("awk '/{pattern}/{{n += $2}} END{{print n + 0}}' /proc/interrupts"))?,
-            )?;
+            *count = interface.interrupts(guest)?;
         }
         let [_, b] = &mut self.bench.guests;
-        let received = number(&b.expect("awk '/^Ip: [0-9]/{print $4}' /proc/net/snmp")?)?;
+        let received = number(&b.expect(RECEIVED)?)?;
         Ok(Seen { kicks, traps, interrupts, received })
     }
 
     /// Sets the card down again.
     pub(super) fn end(self) -> Result<()> {
-        for (guest, Interface { name, .. }) in self.bench.guests.iter_mut().zip(&self.interfaces) {
-            guest.expect(&format!("ip addr flush dev {name}; ip link set {name} down"))?;
-        }
-        Ok(())
+        let mut guests = self.bench.guests.iter_mut().zip(&self.interfaces);
+        guests.try_for_each(|(guest, interface)| interface.down(guest))
     }
 }
 
 /// Kicks that reached an I/O core, and traps where there can be any.
 fn counts(ports: &Value, name: &str, way: Way) -> Result<(u64, Option<u64>)> {
-    let missing = || Error::new(format!("no counts of {name} in {ports}"));
-    let port = ports["ports"].as_array().and_then(|all| all.iter().find(|port| port["name"] == name));
-    let port = port.ok_or_else(missing)?;
-    let text = port["state"]["features"].to_string();
-    let feature = |name: &str| {
-        let after = text.split_once(&format!("{name}="))?.1;
-        after[..after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len())].parse::<u64>().ok()
-    };
-    let kicks = port["counters"]["kicks"].as_u64().ok_or_else(missing)?;
-    match way {
+    let port = super::super::port(ports, name)?;
+    Ok(match way {
         // Each kick is a trap, and the only one while frames pass.
-        Way::Ptnet => feature("kicks").map(|kicks| (kicks, Some(kicks))).ok_or_else(missing),
-        Way::Vfio => {
-            let (reads, writes) =
-                feature("trapped-reads").zip(feature("trapped-writes")).ok_or_else(missing)?;
-            Ok((kicks, Some(reads + writes)))
-        }
-        Way::Vhost | Way::Qemu => Ok((kicks, None)),
-    }
+        Way::Ptnet => feature(port, "kicks").map(|kicks| (kicks, Some(kicks)))?,
+        Way::Vfio => (counter(port, "kicks")?, Some(Counts::of(ports, name)?.traps)),
+        Way::Vhost | Way::Qemu => (counter(port, "kicks")?, None),
+    })
 }
 
 /// The name of guest `who`'s port.
@@ -231,23 +212,6 @@ fn port(who: &str, card: &Card) -> String {
 /// The address of `host` (1: `a`, 2: `b`, 3: none) in the network of a card.
 fn address(place: usize, host: usize) -> String {
     format!("10.5.{place}.{host}")
-}
-
-/// Sets the interface of a card up. Names depend on the order in which drivers come, so it is found by its
-/// slot.
-fn up(guest: &mut Guest, slot: &str, place: usize, host: usize) -> Result<Interface> {
-    let device = format!("/sys/bus/pci/devices/0000:00:{slot}");
-    let list = format!("ls -d {device}/net/* {device}/virtio*/net/* 2> /dev/null");
-    guest.wait_until(&format!("{list} | grep -q ."), LIMIT)?;
-    let path = guest.run(&list)?.text.trim().to_owned();
-    let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-    // Linux's r8169 does not segment unless it is told to.
-    guest.run(&format!("ethtool -K {name} sg on tso on"))?;
-    guest.expect(&format!("ip addr add {}/24 dev {name}; ip link set {name} up", address(place, host)))?;
-    guest.wait_until(&format!("grep -q 1 /sys/class/net/{name}/carrier"), LIMIT)?;
-    let virtio = path.split('/').find(|part| part.starts_with("virtio")).unwrap_or(&name);
-    let mac = guest.expect(&format!("cat /sys/class/net/{name}/address"))?.trim().to_owned();
-    Ok(Interface { pattern: format!("({name}|{virtio})(-|$)"), name, mac })
 }
 
 /// Counts are far below 2⁵³.
