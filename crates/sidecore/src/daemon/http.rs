@@ -28,7 +28,7 @@ use sidecore_engine::state::{
 };
 use sidecore_engine::util::form::{Form, Value as Formed};
 use sidecore_routing::{Controls, Routers};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::events::Events;
 use super::listen::Tally;
@@ -474,8 +474,8 @@ async fn scrape(State(control): State<Control>, headers: HeaderMap) -> Result<Re
         netmap: (control.netmap.open(), control.netmap.refused()),
         turned_away: sidecore_engine::sandbox::open::reserve::turned_away(),
     };
-    let text = ask(control, |engine| {
-        Ok(metrics::text(metrics::Snapshot {
+    let text = ask(control, move |engine| {
+        let snapshot = metrics::Snapshot {
             ports: engine.ports(),
             queues: engine.queues(),
             disks: engine.disks().disks,
@@ -486,14 +486,11 @@ async fn scrape(State(control): State<Control>, headers: HeaderMap) -> Result<Re
             addresses: engine.addresses().addresses.len(),
             sandbox,
             sockets,
-        }))
-    })
-    .await?;
-    let text = text.map_err(|e| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
-    Ok(match classic {
-        true => ([(header::CONTENT_TYPE, metrics::CLASSIC_TYPE)], metrics::classic(&text)).into_response(),
-        false => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
-    })
+        };
+        Ok(metrics::text(&snapshot, classic))
+    });
+    let kind = if classic { metrics::CLASSIC_TYPE } else { metrics::CONTENT_TYPE };
+    Ok(([(header::CONTENT_TYPE, kind)], text.await?).into_response())
 }
 
 async fn events(
@@ -509,13 +506,17 @@ async fn events(
         })
     });
     let after = last.transpose()?.or(after);
-    let slot = control.readers.try_acquire_owned().map_err(|_| {
-        control.tally.count(Why::Events, "");
-        let text = format!("the request is refused: {}", Why::Events);
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
-    })?;
+    let slot = slot(&control, &control.readers, Why::Events)?;
     let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
     Ok(EventStream((head, control.events.body(after, follow.unwrap_or(true), slot)).into_response()))
+}
+
+/// One of the `slots` for what lasts; there is none left: refused, which is `why`.
+fn slot(control: &Control, slots: &Arc<Semaphore>, why: Why) -> Result<OwnedSemaphorePermit, Refusal> {
+    Arc::clone(slots).try_acquire_owned().map_err(|_| {
+        control.tally.count(why, "");
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, format!("the request is refused: {why}"))
+    })
 }
 
 async fn openapi() -> Response {
@@ -549,11 +550,7 @@ async fn capture_of(control: Control, names: Vec<String>, query: CaptureQuery) -
         let text = format!("allowed: snaplen from 14 to {}, count from 1", default.snaplen);
         return Err(Refusal::new(StatusCode::BAD_REQUEST, text));
     }
-    let slot = Arc::clone(&control.captures).try_acquire_owned().map_err(|_| {
-        control.tally.count(Why::Captures, "");
-        let text = format!("the request is refused: {}", Why::Captures);
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
-    })?;
+    let slot = slot(&control, &control.captures, Why::Captures)?;
     let found =
         move |engine: &Engine| names.iter().map(|name| engine.port(name)).collect::<Result<Vec<_>, _>>();
     let ports = ask(control, found).await?;
