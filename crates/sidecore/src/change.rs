@@ -10,12 +10,14 @@ use sidecore_engine::state::acls::AclList;
 use sidecore_engine::state::disks::Resized;
 use sidecore_engine::state::kinds::{find, KINDS};
 use sidecore_engine::state::status::Cores;
-use sidecore_engine::state::{check, text, BadSpec, Change, Spec, Verb};
+use sidecore_engine::state::{
+    check, text, BadSpec, Change, Entry, GroupSpec, PortSpec, RouterSpec, Spec, SwitchSpec, TenantSpec, Verb,
+};
 
 use crate::api::{About, Changes, Moved};
 use crate::cli::{
-    AclArgs, AddArgs, ApplyArgs, Control, CoresArgs, DelArgs, LogArgs, MoveArgs, ResizeArgs, RestartArgs,
-    SaveArgs, SetArgs, Sort,
+    AclArgs, AddArgs, ApplyArgs, Control, CoresArgs, DelArgs, LogArgs, MoveArgs, OfDaemon, ResizeArgs,
+    RestartArgs, SaveArgs, SetArgs, Sort,
 };
 use crate::client::{segment, Client};
 use crate::daemon::broker;
@@ -39,47 +41,55 @@ fn collection(sort: &Sort) -> &'static str {
 }
 
 /// `add`. All are added or none. Paths lead from where the command runs.
-pub fn add(args: &AddArgs) -> Outcome {
-    let bad = |e: BadSpec| e.to_string();
+pub fn add(args: &OfDaemon<AddArgs>) -> Outcome {
     let here = std::env::current_dir().map_err(|e| format!("cannot tell in which folder this is: {e}"))?;
-    let port = |spec: &String| {
-        let mut port = text::port(spec, KINDS).map_err(bad)?;
+    let rooted = |spec: &str| {
+        let mut port = port(spec)?;
         find(KINDS, &port.kind)?.root(&mut port, &here);
         Ok::<_, String>(port)
     };
-    fn all<T>(specs: &[String], read: impl Fn(&String) -> Result<T, String>) -> Result<Vec<T>, String> {
-        specs.iter().map(read).collect()
-    }
-    let (mut spec, specs) = (Spec::default(), &args.specs);
     match args.sort {
-        Sort { switch: true, .. } => spec.switches = all(specs, |s| text::named(s).map_err(bad))?,
-        Sort { router: true, .. } => spec.routers = all(specs, |s| text::named(s).map_err(bad))?,
-        Sort { tenant: true, .. } => spec.tenants = all(specs, |s| text::named(s).map_err(bad))?,
-        Sort { acl: true, .. } => return Err("sidecore acl NAME FILE adds an access list".to_owned()),
-        Sort { of_groups: true, .. } => spec.groups = all(specs, |s| text::named(s).map_err(bad))?,
-        _ => spec.ports = all(specs, port)?,
+        Sort { switch: true, .. } => add_to::<SwitchSpec>(args, named),
+        Sort { router: true, .. } => add_to::<RouterSpec>(args, named),
+        Sort { tenant: true, .. } => add_to::<TenantSpec>(args, named),
+        Sort { acl: true, .. } => Err("sidecore acl NAME FILE adds an access list".to_owned()),
+        Sort { of_groups: true, .. } => add_to::<GroupSpec>(args, named),
+        _ => add_to(args, rooted),
     }
+}
+
+fn add_to<E: Entry>(args: &OfDaemon<AddArgs>, read: impl Fn(&str) -> Result<E, String>) -> Outcome {
+    let entries = all(&args.specs, read)?;
+    let mut spec = Spec::default();
+    E::list(&mut spec).clone_from(&entries);
     broker::tell(&args.control.path(), &spec);
-    let client = client(&args.control)?;
-    let path = collection(&args.sort);
-    report(&match args.sort {
-        Sort { switch: true, .. } => client.send(Method::POST, path, &spec.switches)?,
-        Sort { router: true, .. } => client.send(Method::POST, path, &spec.routers)?,
-        Sort { tenant: true, .. } => client.send(Method::POST, path, &spec.tenants)?,
-        Sort { of_groups: true, .. } => client.send(Method::POST, path, &spec.groups)?,
-        _ => client.send(Method::POST, path, &spec.ports)?,
-    })
+    report(&client(&args.control)?.send(Method::POST, collection(&args.sort), &entries)?)
+}
+
+/// Reads all of these specifications.
+pub fn all<E>(specs: &[String], read: impl Fn(&str) -> Result<E, String>) -> Result<Vec<E>, String> {
+    specs.iter().map(|spec| read(spec)).collect()
+}
+
+/// Reads a port.
+pub fn port(spec: &str) -> Result<PortSpec, String> {
+    text::port(spec, KINDS).map_err(|e| e.to_string())
+}
+
+/// Reads what is no port.
+pub fn named<E: Entry>(spec: &str) -> Result<E, String> {
+    text::named(spec).map_err(|e| e.to_string())
 }
 
 /// `del`. All are deleted or none.
-pub fn del(args: &DelArgs) -> Outcome {
+pub fn del(args: &OfDaemon<DelArgs>) -> Outcome {
     let names: Vec<String> = args.names.iter().map(|name| segment(name)).collect();
     let path = format!("{}?names={}", collection(&args.sort), names.join(","));
     report(&client(&args.control)?.delete(&path)?)
 }
 
 /// `restart`. One after the other: each is there again before the next one goes.
-pub fn restart(args: &RestartArgs) -> Outcome {
+pub fn restart(args: &OfDaemon<RestartArgs>) -> Outcome {
     let client = client(&args.control)?;
     for name in &args.names {
         report(&client.send(Method::POST, &format!("/v1/ports/{}/restart", segment(name)), &json!({}))?)?;
@@ -88,7 +98,7 @@ pub fn restart(args: &RestartArgs) -> Outcome {
 }
 
 /// `log`.
-pub fn log(args: &LogArgs) -> Outcome {
+pub fn log(args: &OfDaemon<LogArgs>) -> Outcome {
     let client = client(&args.control)?;
     let about: About = match &args.filter {
         Some(filter) => client.send(Method::PATCH, "/v1/daemon", &json!({ "log": filter }))?,
@@ -97,7 +107,7 @@ pub fn log(args: &LogArgs) -> Outcome {
     print(&format!("logs {}\n", about.log))
 }
 
-pub fn set(args: &SetArgs) -> Outcome {
+pub fn set(args: &OfDaemon<SetArgs>) -> Outcome {
     // No name has such a mark.
     if args.name.contains('/') {
         return group::set(&args.control, &args.name, &args.pairs);
@@ -115,7 +125,7 @@ pub fn set(args: &SetArgs) -> Outcome {
     report(&client(&args.control)?.send(Method::PATCH, &path, &patch)?)
 }
 
-pub fn apply(args: &ApplyArgs) -> Outcome {
+pub fn apply(args: &OfDaemon<ApplyArgs>) -> Outcome {
     let spec = read_file(&args.file)?;
     // As `run` does: the command line comes before the file, and the file before the environment.
     let control = Control { socket: args.control.socket.clone().or_else(|| spec.daemon.socket.clone()) };
@@ -159,7 +169,7 @@ fn lines(file: &Path) -> Result<Vec<String>, String> {
 }
 
 /// `acl`.
-pub fn acl(args: &AclArgs) -> Outcome {
+pub fn acl(args: &OfDaemon<AclArgs>) -> Outcome {
     let rules = match args.file == Path::new("-") {
         true => {
             std::io::read_to_string(std::io::stdin()).map(|text| text.lines().map(str::to_owned).collect())
@@ -186,7 +196,7 @@ pub fn hidden(now: &AclList, meant: impl Fn(&str) -> bool, say: impl Fn(&str)) {
     }
 }
 
-pub fn save(args: &SaveArgs) -> Outcome {
+pub fn save(args: &OfDaemon<SaveArgs>) -> Outcome {
     let client = client(&args.control)?;
     let spec: Spec = client.get("/v1/config")?;
     let text = toml::to_string(&spec).map_err(|e| e.to_string())?;
@@ -204,7 +214,7 @@ pub fn save(args: &SaveArgs) -> Outcome {
     print(&format!("saved to {}\n", file.display()))
 }
 
-pub fn move_queues(args: &MoveArgs) -> Outcome {
+pub fn move_queues(args: &OfDaemon<MoveArgs>) -> Outcome {
     // A name has no such mark.
     let (name, queue) = match args.port.split_once('/') {
         Some((name, queue)) => {
@@ -226,7 +236,7 @@ pub fn move_queues(args: &MoveArgs) -> Outcome {
     })
 }
 
-pub fn resize(args: &ResizeArgs) -> Outcome {
+pub fn resize(args: &OfDaemon<ResizeArgs>) -> Outcome {
     let path = format!("/v1/ports/{}/resize", segment(&args.port));
     let Resized { capacity, grown, told, .. } =
         client(&args.control)?.send(Method::POST, &path, &json!({}))?;
@@ -237,7 +247,7 @@ pub fn resize(args: &ResizeArgs) -> Outcome {
     })
 }
 
-pub fn set_active(args: &CoresArgs) -> Outcome {
+pub fn set_active(args: &OfDaemon<CoresArgs>) -> Outcome {
     let body = json!({ "active": args.active });
     let cores: Cores = client(&args.control)?.send(Method::PATCH, "/v1/cores", &body)?;
     let active = cores.cores.iter().filter(|core| core.time.active).count();
@@ -275,16 +285,13 @@ fn replace(file: &Path, text: &str) -> std::io::Result<()> {
 
 /// What `change` does, or would do, for people.
 pub fn told(change: &Change, dry_run: bool) -> String {
-    let verb = match (dry_run, change.verb) {
-        (false, Verb::Added) => "added",
-        (false, Verb::Removed) => "deleted",
-        (false, Verb::Restarted) => "restarted",
-        (false, Verb::Changed) => "changed",
-        (true, Verb::Added) => "would add",
-        (true, Verb::Removed) => "would delete",
-        (true, Verb::Restarted) => "would restart",
-        (true, Verb::Changed) => "would change",
+    let (done, would) = match change.verb {
+        Verb::Added => ("added", "would add"),
+        Verb::Removed => ("deleted", "would delete"),
+        Verb::Restarted => ("restarted", "would restart"),
+        Verb::Changed => ("changed", "would change"),
     };
+    let verb = if dry_run { would } else { done };
     let mut text = format!("{verb} {} {}", change.what, change.name);
     if !change.details.is_empty() {
         text.push_str(&format!(" ({})", change.details.join(", ")));

@@ -2,6 +2,7 @@
 //! the grammar of ports and switches is `state::text`'s, and their options come from `options`.
 
 use std::ffi::OsString;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -48,41 +49,41 @@ pub enum Command {
     /// Checks the VMM, its memory, the driver, the link, the MTU and dropped frames, and the rights on the
     /// socket if no VMM is connected. The exit code is 1 if anything is wrong.
     #[command(after_help = "Examples: sidecore doctor web; sidecore doctor")]
-    Doctor(DoctorArgs),
+    Doctor(OfDaemon<DoctorArgs>),
     /// Watch ports, queues, cores and drops, updated each second.
     ///
     /// Keys: p ports, u queues, c cores, d drops; left and right choose the column to sort by, r reverses the
     /// order, q quits.
-    Top(TopArgs),
+    Top(Control),
     /// Print what has happened: VMMs that came or left, links, faults, queues that moved, changes of the
     /// configuration.
     #[command(after_help = "Examples: sidecore events; sidecore events --follow --json")]
-    Events(EventsArgs),
+    Events(OfDaemon<EventsArgs>),
     /// Add ports, switches, routers, tenants or groups.
     #[command(after_help = options::BRIEF, after_long_help = options::all())]
-    Add(AddArgs),
+    Add(OfDaemon<AddArgs>),
     /// Delete ports, switches, routers, tenants or groups.
-    Del(DelArgs),
+    Del(OfDaemon<DelArgs>),
     /// Change a port or a switch.
     #[command(after_help = options::BRIEF, after_long_help = options::all())]
-    Set(SetArgs),
+    Set(OfDaemon<SetArgs>),
     /// Give a member of a group no new flows: those that it has go to others when they are idle.
     ///
     /// Flows that are not idle go, too, after the group's force-after. The member stays drained until
     /// `undrain`.
     #[command(after_help = "Example: sidecore drain web/a --wait")]
-    Drain(DrainArgs),
+    Drain(OfDaemon<DrainArgs>),
     /// Give a member of a group flows again.
-    Undrain(MemberArgs),
+    Undrain(OfDaemon<MemberArgs>),
     /// Stop ports and start them again with their configuration.
     ///
     /// Their VMMs are disconnected. Those that can connect again do so.
-    Restart(RestartArgs),
+    Restart(OfDaemon<RestartArgs>),
     /// Change what the running daemon logs.
     #[command(
         after_help = "Examples: sidecore log debug; sidecore log info,sidecore_engine::transport=trace"
     )]
-    Log(LogArgs),
+    Log(OfDaemon<LogArgs>),
     /// Add or delete a route of a router while it runs.
     #[command(subcommand)]
     Route(RouteCommand),
@@ -90,7 +91,7 @@ pub enum Command {
     ///
     /// Ports with acl-in=NAME or acl-out=NAME have it from the next frame on, whole.
     #[command(after_help = "Example: sidecore acl web web.acl && sidecore set vm1 acl-in=web")]
-    Acl(AclArgs),
+    Acl(OfDaemon<AclArgs>),
     /// Explain what a router does with a packet, or what becomes of a frame that comes in by a port, and why.
     ///
     /// Nothing is sent, learned or counted, and nothing taken from limits. Fields of a frame: src-mac,
@@ -98,43 +99,43 @@ pub enum Command {
     #[command(
         after_help = "Examples: sidecore explain r 10.1.2.3 --from web; sidecore explain --from web dst-mac=02:00:00:00:00:02 src-mac=02:00:00:00:00:01 src=10.0.0.1 dst=10.0.0.2 proto=tcp dport=80"
     )]
-    Explain(ExplainArgs),
+    Explain(OfDaemon<ExplainArgs>),
     /// Show what happens to the next frames that come in by a port: port by port, with times.
     ///
     /// Frames are known again by their bytes, whatever stations, tags and hop counts they have.
     #[command(after_help = "Examples: sidecore trace web; sidecore trace web --next 20 'icmp or arp'")]
-    Trace(TraceArgs),
+    Trace(OfDaemon<TraceArgs>),
     /// Serve a page that shows what runs: the topology with its traffic, ports, I/O cores, and the way of a
     /// frame.
     ///
     /// It is a client of the control socket, with your rights. On TCP it prints a URL with a token; a unix
     /// socket is for a reverse proxy.
     #[command(after_help = "Examples: sidecore web; sidecore web --listen unix:/run/sidecore/web.sock")]
-    Web(WebArgs),
+    Web(OfDaemon<WebArgs>),
     /// Make a file the running configuration: add, change and delete ports, switches, routers, tenants,
     /// groups and access lists, all or nothing.
-    Apply(ApplyArgs),
+    Apply(OfDaemon<ApplyArgs>),
     /// Write the running configuration to a file.
-    Save(SaveArgs),
+    Save(OfDaemon<SaveArgs>),
     /// Move a port's ingress queues to another I/O core.
     ///
     /// The balancer may move them again, unless the daemon runs with --balance off.
     #[command(after_help = "Examples: sidecore move web 1; sidecore move web/0 1")]
-    Move(MoveArgs),
+    Move(OfDaemon<MoveArgs>),
     /// Set the number of active I/O cores: those from number 0 on.
     ///
     /// The balancer may change it again by the cores' load, unless the daemon runs with --balance off.
-    Cores(CoresArgs),
+    Cores(OfDaemon<CoresArgs>),
     /// Grow a disk to the present size of its file, and tell its guest.
     ///
     /// Make the file or block device longer first: truncate -s +1G FILE, lvextend. Disks cannot shrink.
-    Resize(ResizeArgs),
+    Resize(OfDaemon<ResizeArgs>),
     /// Show on which processors, caches and NUMA nodes I/O cores, their queues and guests' vCPUs are.
     ///
     /// Reports bad placement (vCPUs that may run on an I/O core's processor or physical core, memory of
     /// guests on another node) and the command that fixes it. vCPUs are found by the names that QEMU gives
     /// their threads.
-    Place(PlaceArgs),
+    Place(OfDaemon<PlaceArgs>),
     /// Reserve time of processors for the threads of the VMM behind a port.
     ///
     /// Each thread gets the first of these that the kernel grants: SCHED_DEADLINE (with --cpus, in an
@@ -143,7 +144,7 @@ pub enum Command {
     /// Threads are found by the names that QEMU gives them.
     #[command(after_help = "Examples: sidecore reserve web --runtime 5ms --period 10ms; \
         sidecore reserve web --vcpu 0 --fifo 10 --cpus 3; sidecore reserve web --undo")]
-    Reserve(ReserveArgs),
+    Reserve(OfDaemon<ReserveArgs>),
     /// Make, join and list ports by VALE's names, as netmap's vale-ctl does.
     ///
     /// `valeS:P` is port P of switch S; `vale:P` is on the default switch. Programs that open such a name
@@ -159,7 +160,7 @@ pub enum Command {
     #[command(
         after_help = "Examples: sidecore capture web -w - | tcpdump -n -r -; sidecore capture --on-drop -w drops.pcapng; sidecore capture web db --filter 'udp port 53' -C 10M -W 5 -w dns.pcapng"
     )]
-    Capture(CaptureArgs),
+    Capture(OfDaemon<CaptureArgs>),
     /// Send, receive and measure on a port, with the options and the output of netmap's pkt-gen.
     ///
     /// Ends after -n frames or with SIGINT, and then prints a summary.
@@ -232,6 +233,23 @@ pub struct Control {
     /// root and $XDG_RUNTIME_DIR/sidecore/control.sock for others].
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+}
+
+/// The arguments of a command that asks a daemon, and where that one listens.
+#[derive(Debug, Args)]
+pub struct OfDaemon<A: Args> {
+    #[command(flatten)]
+    pub args: A,
+    #[command(flatten)]
+    pub control: Control,
+}
+
+impl<A: Args> Deref for OfDaemon<A> {
+    type Target = A;
+
+    fn deref(&self) -> &A {
+        &self.args
+    }
 }
 
 #[derive(Debug, Args)]
@@ -335,14 +353,6 @@ pub struct DoctorArgs {
     /// Print JSON, as described in docs/json.md.
     #[arg(long)]
     pub json: bool,
-    #[command(flatten)]
-    pub control: Control,
-}
-
-#[derive(Debug, Args)]
-pub struct TopArgs {
-    #[command(flatten)]
-    pub control: Control,
 }
 
 #[derive(Debug, Args)]
@@ -353,8 +363,6 @@ pub struct EventsArgs {
     /// Print JSON, an object a line, as described in docs/json.md.
     #[arg(long)]
     pub json: bool,
-    #[command(flatten)]
-    pub control: Control,
 }
 
 #[derive(Debug, Args)]
@@ -362,16 +370,12 @@ pub struct RestartArgs {
     /// Names of ports.
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<String>,
-    #[command(flatten)]
-    pub control: Control,
 }
 
 #[derive(Debug, Args)]
 pub struct LogArgs {
     /// error, warn, info, debug, trace, or module=level lists [default: print the present filter].
     pub filter: Option<String>,
-    #[command(flatten)]
-    pub control: Control,
 }
 
 /// What a command is about, if not ports.
@@ -403,8 +407,6 @@ pub struct AddArgs {
     pub specs: Vec<String>,
     #[command(flatten)]
     pub sort: Sort,
-    #[command(flatten)]
-    pub control: Control,
 }
 
 #[derive(Debug, Args)]
@@ -414,8 +416,6 @@ pub struct DelArgs {
     pub names: Vec<String>,
     #[command(flatten)]
     pub sort: Sort,
-    #[command(flatten)]
-    pub control: Control,
 }
 
 #[derive(Debug, Args)]
@@ -428,8 +428,6 @@ pub struct SetArgs {
     pub pairs: Vec<String>,
     #[command(flatten)]
     pub sort: Sort,
-    #[command(flatten)]
-    pub control: Control,
 }
 
 #[derive(Debug, Args)]
@@ -442,8 +440,6 @@ pub struct AclArgs {
     /// What becomes of frames that no rule matches: `permit` or `deny`.
     #[arg(long, value_name = "ACTION", default_value = "deny")]
     pub default: String,
-    #[command(flatten)]
-    pub control: Control,
 }
 
 #[derive(Debug, Args)]
@@ -451,8 +447,6 @@ pub struct MemberArgs {
     /// The group and its member.
     #[arg(value_name = "GROUP/MEMBER")]
     pub member: String,
-    #[command(flatten)]
-    pub control: Control,
 }
 
 #[derive(Debug, Args)]
@@ -470,9 +464,9 @@ pub enum RouteCommand {
     /// Add a route, or replace the route with the same prefix.
     #[command(after_help = "Examples: sidecore route add r 10.0.0.0/8 via 192.0.2.1 192.0.2.2; \
         sidecore route add r fd00::/8 via fe80::1 port web; sidecore route add r 10.9.0.0/16 blackhole")]
-    Add(RouteAddArgs),
+    Add(OfDaemon<RouteAddArgs>),
     /// Delete a route that was added or configured.
-    Del(RouteDelArgs),
+    Del(OfDaemon<RouteDelArgs>),
 }
 
 #[derive(Debug, Args)]
@@ -485,8 +479,6 @@ pub struct RouteAddArgs {
     /// `unreachable`, `prohibit`.
     #[arg(required = true, value_name = "WAY")]
     pub way: Vec<String>,
-    #[command(flatten)]
-    pub control: Control,
 }
 
 #[derive(Debug, Args)]
@@ -495,8 +487,6 @@ pub struct RouteDelArgs {
     pub router: String,
     /// The route's prefix, as ADDRESS/LENGTH.
     pub prefix: String,
-    #[command(flatten)]
-    pub control: Control,
 }
 
 #[derive(Debug, Args)]
@@ -511,8 +501,6 @@ pub struct ExplainArgs {
     /// Print JSON, as described in docs/json.md.
     #[arg(long)]
     pub json: bool,
-    #[command(flatten)]
-    pub control: Control,
 }
 
 #[derive(Debug, Args)]
@@ -528,8 +516,6 @@ pub struct TraceArgs {
     /// Print a JSON object in a line for each frame, as described in docs/json.md.
     #[arg(long)]
     pub json: bool,
-    #[command(flatten)]
-    pub control: Control,
 }
 
 #[derive(Debug, Args)]
@@ -540,8 +526,6 @@ pub struct WebArgs {
     /// Let the page change ports, and drain members of groups.
     #[arg(long)]
     pub write: bool,
-    #[command(flatten)]
-    pub control: Control,
 }
 
 #[derive(Debug, Args)]
@@ -551,8 +535,6 @@ pub struct ApplyArgs {
     /// Print the changes without making them.
     #[arg(long)]
     pub dry_run: bool,
-    #[command(flatten)]
-    pub control: Control,
 }
 
 #[derive(Debug, Args)]
@@ -560,8 +542,6 @@ pub struct SaveArgs {
     /// Output file; `-` is standard output [default: the file that the daemon was started with].
     /// Comments of the old file are lost.
     pub file: Option<PathBuf>,
-    #[command(flatten)]
-    pub control: Control,
 }
 
 #[derive(Debug, Args)]
@@ -571,16 +551,12 @@ pub struct MoveArgs {
     pub port: String,
     /// Number of the I/O core.
     pub core: usize,
-    #[command(flatten)]
-    pub control: Control,
 }
 
 #[derive(Debug, Args)]
 pub struct ResizeArgs {
     /// Name of the disk's port.
     pub port: String,
-    #[command(flatten)]
-    pub control: Control,
 }
 
 #[derive(Debug, Args)]
@@ -591,8 +567,6 @@ pub struct PlaceArgs {
     /// Print JSON, as described in docs/json.md.
     #[arg(long)]
     pub json: bool,
-    #[command(flatten)]
-    pub control: Control,
 }
 
 #[derive(Debug, Args)]
@@ -621,8 +595,6 @@ pub struct ReserveArgs {
     /// Change what libvirt or others have pinned, too.
     #[arg(long)]
     pub force: bool,
-    #[command(flatten)]
-    pub control: Control,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
@@ -641,8 +613,6 @@ fn cpus(text: &str) -> Result<Cpus, String> {
 pub struct CoresArgs {
     /// Number of active I/O cores.
     pub active: usize,
-    #[command(flatten)]
-    pub control: Control,
 }
 
 #[derive(Debug, Args)]
@@ -729,8 +699,6 @@ pub struct CaptureArgs {
     /// Frames after which the capture ends [default: no end].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    #[command(flatten)]
-    pub control: Control,
 }
 
 #[derive(Debug, Args)]

@@ -12,6 +12,7 @@ use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use serde::Serialize;
+use tokio::signal::unix::{signal, SignalKind};
 
 use crate::api::Refused;
 
@@ -62,6 +63,19 @@ pub struct Remote {
 pub struct Connection<'r> {
     remote: &'r Remote,
     sender: SendRequest<Full<Bytes>>,
+}
+
+/// Ends when a signal (SIGINT, SIGTERM) wants that the process ends. From the call on they do not end it
+/// otherwise.
+pub fn told_to_end() -> Result<impl Future<Output = ()>, String> {
+    let on = |kind| signal(kind).map_err(|e| format!("cannot watch signals: {e}"));
+    let (mut int, mut term) = (on(SignalKind::interrupt())?, on(SignalKind::terminate())?);
+    Ok(async move {
+        tokio::select! {
+            _ = int.recv() => {}
+            _ = term.recv() => {}
+        }
+    })
 }
 
 impl Client {

@@ -10,9 +10,9 @@ use serde::Serialize;
 use sidecore_engine::state::status::{Diagnosis, PortState, PortView, Ports, QueueView, Queues, VERSION};
 
 use crate::api::About;
-use crate::cli::DoctorArgs;
+use crate::cli::{DoctorArgs, OfDaemon};
 use crate::client::Client;
-use crate::show::{ago, no_port, per_second};
+use crate::show::{ago, answer, no_port, per_second};
 use crate::{print, Outcome};
 
 /// What is looked at, in this order: the first that is wrong is the one to mend.
@@ -52,7 +52,7 @@ struct Check {
 }
 
 /// `doctor`.
-pub fn run(args: &DoctorArgs) -> Outcome {
+pub fn run(args: &OfDaemon<DoctorArgs>) -> Outcome {
     let client = Client::new(&args.control.path())?;
     let ports: Ports = client.get("/v1/ports")?;
     let queues: Queues = client.get("/v1/queues")?;
@@ -64,13 +64,7 @@ pub fn run(args: &DoctorArgs) -> Outcome {
         return Err(no_port(&ports, name));
     }
     let report = Report { version: VERSION, wrong: findings.iter().any(|port| port.wrong), ports: findings };
-    match args.json {
-        true => {
-            let text = serde_json::to_string_pretty(&report).map_err(|e| e.to_string())?;
-            print(&(text + "\n"))?;
-        }
-        false => print(&text(&report))?,
-    }
+    print(&answer(args.json, &report, text)?)?;
     let bad: Vec<&str> =
         report.ports.iter().filter(|port| port.wrong).map(|port| port.port.as_str()).collect();
     match bad.as_slice() {

@@ -7,12 +7,14 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use crate::api::EventView;
-use crate::cli::EventsArgs;
+use crate::cli::{EventsArgs, OfDaemon};
 use crate::client::Client;
 use crate::Outcome;
 
 /// How often a daemon that is gone is called.
 const AGAIN: Duration = Duration::from_millis(250);
+/// Bytes of the longest line of events.
+const LINE: usize = 64 << 10;
 
 /// What was read so far.
 struct Reader {
@@ -28,7 +30,7 @@ struct Reader {
 }
 
 /// `events`.
-pub fn run(args: &EventsArgs) -> Outcome {
+pub fn run(args: &OfDaemon<EventsArgs>) -> Outcome {
     let client = Client::new(&args.control.path())?;
     let mut reader = Reader { json: args.json, last: None, met: false, missing: false, closed: false };
     loop {
@@ -51,27 +53,12 @@ pub fn run(args: &EventsArgs) -> Outcome {
 
 impl Reader {
     /// Prints the events of `body`.
-    async fn read(&mut self, mut body: Incoming) -> Outcome {
+    async fn read(&mut self, body: Incoming) -> Outcome {
         self.met = true;
         if std::mem::take(&mut self.missing) {
             eprintln!("sidecore: the daemon is there again");
         }
-        let mut text = Vec::new();
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|e| format!("the daemon broke the events off: {e}"))?;
-            let Ok(piece) = frame.into_data() else { continue };
-            text.extend_from_slice(&piece);
-            while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = text.drain(..=end).collect();
-                if let Some(data) = line.trim_ascii_end().strip_prefix(b"data: ") {
-                    self.tell(data)?;
-                }
-                if self.closed {
-                    return Ok(());
-                }
-            }
-        }
-        Ok(())
+        each_event(body, |data| self.tell(data).map(|()| !self.closed)).await
     }
 
     fn tell(&mut self, data: &[u8]) -> Outcome {
@@ -87,6 +74,28 @@ impl Reader {
         }
         Ok(())
     }
+}
+
+/// Hands each event of `body` as JSON to `tell`, as long as that wants more.
+pub async fn each_event(mut body: Incoming, mut tell: impl FnMut(&[u8]) -> Result<bool, String>) -> Outcome {
+    let mut text = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|e| format!("the daemon broke the events off: {e}"))?;
+        let Ok(piece) = frame.into_data() else { continue };
+        text.extend_from_slice(&piece);
+        while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = text.drain(..=end).collect();
+            if let Some(data) = line.strip_prefix(b"data:") {
+                if !tell(data.trim_ascii())? {
+                    return Ok(());
+                }
+            }
+        }
+        if text.len() > LINE {
+            return Err("an event is too long".to_owned());
+        }
+    }
+    Ok(())
 }
 
 fn for_people(event: &EventView) -> String {

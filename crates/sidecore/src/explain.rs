@@ -12,8 +12,9 @@ use sidecore_engine::state::explain::{FrameExplained, StepView};
 use sidecore_engine::state::routers::Explained;
 use sidecore_pktgen::replay::Recording;
 
-use crate::cli::ExplainArgs;
+use crate::cli::{ExplainArgs, OfDaemon};
 use crate::client::{segment, Client};
+use crate::show::answer;
 use crate::show::routes::explained;
 use crate::table::Table;
 use crate::{print, Outcome};
@@ -23,14 +24,13 @@ const KEYS: &str = "src-mac, dst-mac, vlan, type, src, dst, proto, sport, dport,
 const LENGTHS: std::ops::RangeInclusive<usize> = 60..=65_535;
 
 /// `explain`.
-pub fn run(args: &ExplainArgs) -> Outcome {
+pub fn run(args: &OfDaemon<ExplainArgs>) -> Outcome {
     let client = Client::new(&args.control.path())?;
     match (&*args.what, &args.from) {
         ([router, to], from) if to.parse::<IpAddr>().is_ok() => {
             let from = from.as_ref().map_or_else(String::new, |from| format!("&from={}", segment(from)));
             let path = format!("/v1/routers/{}/explain?to={}{from}", segment(router), segment(to));
-            let answer: Explained = client.get(&path)?;
-            show(args.json, &answer, explained)
+            print(&answer(args.json, &client.get::<Explained>(&path)?, explained)?)
         }
         (_, None) => Err(
             "explain what? a router and an address (r 10.1.2.3), or a frame and its port (--from PORT FRAME)"
@@ -39,23 +39,16 @@ pub fn run(args: &ExplainArgs) -> Outcome {
         (what, Some(from)) => {
             let digits = digits(&frame(what)?);
             let path = format!("/v1/ports/{}/explain", segment(from));
-            let answer: FrameExplained = client.send(Method::POST, &path, &json!({ "frame": digits }))?;
-            show(args.json, &answer, text)
+            let frame = client.send(Method::POST, &path, &json!({ "frame": digits }))?;
+            print(&answer(args.json, &frame, text)?)
         }
     }
 }
 
-fn show<T: serde::Serialize>(json: bool, answer: &T, text: impl Fn(&T) -> String) -> Outcome {
-    match json {
-        true => print(&(serde_json::to_string_pretty(answer).map_err(|e| e.to_string())? + "\n")),
-        false => print(&text(answer)),
-    }
-}
-
-fn text(answer: &FrameExplained) -> String {
+fn text(frame: &FrameExplained) -> String {
     let mut table = Table::new(&["port", "what", "why"]);
     let mut routed = String::new();
-    for StepView { port, action, why, about, routed: router } in &answer.steps {
+    for StepView { port, action, why, about, routed: router } in &frame.steps {
         let what = match action.as_str() {
             "pass" => "passes",
             "out" => "leaves by it",

@@ -7,7 +7,7 @@ use sidecore_engine::state::groups::{GroupList, MemberPatch, MemberView};
 
 use crate::api::Changes;
 use crate::change::{client, report};
-use crate::cli::{Control, DrainArgs, MemberArgs};
+use crate::cli::{Control, DrainArgs, MemberArgs, OfDaemon};
 use crate::client::{segment, Client};
 use crate::table::Table;
 use crate::{print, Outcome};
@@ -29,8 +29,8 @@ fn change(client: &Client, name: &str, patch: &MemberPatch) -> Outcome {
 }
 
 /// `drain`. With `--wait` it is done when the member has no flows.
-pub fn drain(args: &DrainArgs) -> Outcome {
-    let (name, client) = (&args.of.member, client(&args.of.control)?);
+pub fn drain(args: &OfDaemon<DrainArgs>) -> Outcome {
+    let (name, client) = (&args.of.member, client(&args.control)?);
     change(&client, name, &MemberPatch { drain: Some(true), weight: None })?;
     if args.wait {
         wait(&client, name)?;
@@ -66,7 +66,7 @@ fn wait(client: &Client, name: &str) -> Outcome {
 }
 
 /// `undrain`.
-pub fn undrain(args: &MemberArgs) -> Outcome {
+pub fn undrain(args: &OfDaemon<MemberArgs>) -> Outcome {
     change(&client(&args.control)?, &args.member, &MemberPatch { drain: Some(false), weight: None })
 }
 

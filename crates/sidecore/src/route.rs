@@ -4,7 +4,7 @@ use hyper::Method;
 use serde_json::{json, Map, Value};
 
 use crate::change::{client, report};
-use crate::cli::{RouteAddArgs, RouteCommand, RouteDelArgs};
+use crate::cli::{OfDaemon, RouteAddArgs, RouteCommand, RouteDelArgs};
 use crate::client::segment;
 use crate::Outcome;
 
@@ -16,7 +16,7 @@ pub fn run(command: &RouteCommand) -> Outcome {
     }
 }
 
-fn add(args: &RouteAddArgs) -> Outcome {
+fn add(args: &OfDaemon<RouteAddArgs>) -> Outcome {
     let mut route = way(&args.way)?;
     route.insert("prefix".to_owned(), Value::from(args.prefix.as_str()));
     let path = format!("/v1/routers/{}/routes", segment(&args.router));
@@ -55,7 +55,7 @@ fn way(words: &[String]) -> Result<Map<String, Value>, String> {
     Ok(route)
 }
 
-fn del(args: &RouteDelArgs) -> Outcome {
+fn del(args: &OfDaemon<RouteDelArgs>) -> Outcome {
     let path = format!("/v1/routers/{}/routes?prefix={}", segment(&args.router), segment(&args.prefix));
     report(&client(&args.control)?.delete(&path)?)
 }

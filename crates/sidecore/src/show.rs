@@ -15,9 +15,8 @@ use std::path::Path;
 
 use serde::Serialize;
 use sidecore_engine::core::DEFAULT_WEIGHT;
-use sidecore_engine::disk::Latency;
 use sidecore_engine::state::acls::AclList;
-use sidecore_engine::state::disks::Disks;
+use sidecore_engine::state::disks::{DiskView, Disks};
 use sidecore_engine::state::status::{
     Addresses, ConversationCount, CoreView, Cores, Drops, FlowView, LastSecond, OverrunCount, PortState,
     PortView, Ports, Queues, SlowCount, Sums, Switches,
@@ -31,7 +30,7 @@ use crate::client::{Client, Failure};
 use crate::group;
 use crate::offline;
 use crate::reserve;
-use crate::table::{bytes, percent, units, Table};
+use crate::table::{bytes, percent, units, ColumnOf, Table};
 use crate::{print, Outcome};
 
 /// `show`.
@@ -380,57 +379,46 @@ fn mac_table(answer: &Addresses) -> String {
     table.text()
 }
 
-/// I/O cores; what was in the last second comes first, and is all if `brief`.
+/// Columns of I/O cores. The first [`BRIEF`] are about the last second.
+const CORES: [ColumnOf<CoreView>; 17] = [
+    ("core", |core| core.time.number.to_string()),
+    (">cpu", |core| {
+        let shared = if core.time.shared { " shared" } else { "" };
+        core.time.cpu.map_or(String::new(), |cpu| format!("{cpu}{shared}"))
+    }),
+    ("state", |core| if core.time.active { "active" } else { "resting" }.to_owned()),
+    (">queues", |core| core.time.queues.to_string()),
+    (">busy 1 s", |core| of_last(core, |last| ppm(last.busy_ppm))),
+    (">idle 1 s", |core| of_last(core, |last| ppm(last.idle_ppm))),
+    (">asleep 1 s", |core| of_last(core, |last| ppm(last.sleep_ppm))),
+    (">frames/s", |core| of_last(core, |last| units(last.frame_rate))),
+    (">busy", |core| percent(core.time.busy_ns, whole(core))),
+    (">idle", |core| percent(core.time.idle_ns, whole(core))),
+    (">asleep", |core| percent(core.time.sleep_ns, whole(core))),
+    (">frames", |core| core.time.frames.to_string()),
+    (">per round", |core| ratio(core.time.frames, core.time.busy_rounds)),
+    (">ns per frame", |core| ratio(core.time.busy_ns, core.time.frames)),
+    (">sleeps", |core| core.time.sleeps.to_string()),
+    (">interrupts", |core| core.interrupts.to_string()),
+    (">saved", |core| core.saved_interrupts.to_string()),
+];
+const BRIEF: usize = 8;
+
+fn of_last(core: &CoreView, cell: fn(&LastSecond) -> String) -> String {
+    core.last.as_ref().map_or_else(String::new, cell)
+}
+
+fn whole(core: &CoreView) -> u64 {
+    core.time.busy_ns + core.time.idle_ns + core.time.sleep_ns
+}
+
+fn ratio(a: u64, b: u64) -> String {
+    a.checked_div(b).map_or(String::new(), |n| n.to_string())
+}
+
+/// I/O cores; with the columns of the last second only if `brief`.
 fn cores_table(cores: &[CoreView], brief: bool) -> String {
-    let heads = [
-        "core",
-        ">cpu",
-        "state",
-        ">queues",
-        ">busy 1 s",
-        ">idle 1 s",
-        ">asleep 1 s",
-        ">frames/s",
-        ">busy",
-        ">idle",
-        ">asleep",
-        ">frames",
-        ">per round",
-        ">ns per frame",
-        ">sleeps",
-        ">interrupts",
-        ">saved",
-    ];
-    let columns = if brief { 8 } else { heads.len() };
-    let mut table = Table::new(heads.get(..columns).unwrap_or(&heads));
-    for view in cores {
-        let core = &view.time;
-        let whole = core.busy_ns + core.idle_ns + core.sleep_ns;
-        let last = |of: fn(&LastSecond) -> String| view.last.as_ref().map_or_else(String::new, of);
-        let ratio = |a: u64, b: u64| a.checked_div(b).map_or(String::new(), |n| n.to_string());
-        let row = [
-            core.number.to_string(),
-            core.cpu
-                .map_or(String::new(), |cpu| format!("{cpu}{}", if core.shared { " shared" } else { "" })),
-            if core.active { "active" } else { "resting" }.to_owned(),
-            core.queues.to_string(),
-            last(|last| ppm(last.busy_ppm)),
-            last(|last| ppm(last.idle_ppm)),
-            last(|last| ppm(last.sleep_ppm)),
-            last(|last| units(last.frame_rate)),
-            percent(core.busy_ns, whole),
-            percent(core.idle_ns, whole),
-            percent(core.sleep_ns, whole),
-            core.frames.to_string(),
-            ratio(core.frames, core.busy_rounds),
-            ratio(core.busy_ns, core.frames),
-            core.sleeps.to_string(),
-            view.interrupts.to_string(),
-            view.saved_interrupts.to_string(),
-        ];
-        table.row(row.into_iter().take(columns));
-    }
-    table.text()
+    Table::of(&CORES[..if brief { BRIEF } else { CORES.len() }], cores).text()
 }
 
 /// What people ask of a daemon: which one it is, and what its sandbox holds back.
@@ -497,51 +485,46 @@ fn daemon_table(about: &About) -> String {
     table.text()
 }
 
-fn disks_table(answer: &Disks) -> String {
-    let mut heads =
-        vec!["port", "file", "medium", "peer", ">bytes", ">block", "cache", ">queues", ">in flight"];
-    heads.extend([">reads", ">read", ">writes", ">written", ">flushes", ">others", ">errors"]);
-    heads.extend([">read p50", ">p99", ">write p50", ">p99", ">flush p99"]);
-    let mut table = Table::new(&heads);
-    let mut notes = String::new();
-    for disk in &answer.disks {
-        let it = &disk.counters;
-        let cache = if disk.readonly { "read-only" } else { &disk.cache };
-        let medium = match &disk.access {
-            Some(access) => format!("{}, {access}", disk.medium),
-            None => disk.medium.clone(),
-        };
-        let mut row = vec![
-            disk.port.clone(),
-            disk.file.clone(),
-            medium,
-            disk.peer.clone(),
-            bytes(disk.capacity),
-            disk.block_size.to_string(),
-            cache.to_owned(),
-            disk.queues.to_string(),
-            it.in_flight.to_string(),
-        ];
-        let others = it.discards + it.write_zeroes + it.ids;
-        let [reads, writes, flushes, others] =
-            [it.reads, it.writes, it.flushes, others].map(|n| n.to_string());
-        row.extend([reads, bytes(it.read_bytes), writes, bytes(it.written_bytes), flushes, others]);
-        row.push(it.errors.values().sum::<u64>().to_string());
-        let us = |ns: u64| {
-            if ns == 0 {
-                String::new()
-            } else {
-                format!("{}.{} µs", ns / 1_000, ns % 1_000 / 100)
-            }
-        };
-        let both = |latency: Latency| [us(latency.p50_ns), us(latency.p99_ns)];
-        row.extend(both(it.read_latency));
-        row.extend(both(it.write_latency));
-        row.push(us(it.flush_latency.p99_ns));
-        table.row(row);
-        for (why, n) in &it.errors {
-            notes.push_str(&format!("{}: {n} requests failed: {why}\n", disk.port));
-        }
+const DISKS: [ColumnOf<DiskView>; 21] = [
+    ("port", |disk| disk.port.clone()),
+    ("file", |disk| disk.file.clone()),
+    ("medium", |disk| match &disk.access {
+        Some(access) => format!("{}, {access}", disk.medium),
+        None => disk.medium.clone(),
+    }),
+    ("peer", |disk| disk.peer.clone()),
+    (">bytes", |disk| bytes(disk.capacity)),
+    (">block", |disk| disk.block_size.to_string()),
+    ("cache", |disk| if disk.readonly { "read-only" } else { &disk.cache }.to_owned()),
+    (">queues", |disk| disk.queues.to_string()),
+    (">in flight", |disk| disk.counters.in_flight.to_string()),
+    (">reads", |disk| disk.counters.reads.to_string()),
+    (">read", |disk| bytes(disk.counters.read_bytes)),
+    (">writes", |disk| disk.counters.writes.to_string()),
+    (">written", |disk| bytes(disk.counters.written_bytes)),
+    (">flushes", |disk| disk.counters.flushes.to_string()),
+    (">others", |DiskView { counters: it, .. }| (it.discards + it.write_zeroes + it.ids).to_string()),
+    (">errors", |disk| disk.counters.errors.values().sum::<u64>().to_string()),
+    (">read p50", |disk| known_us(disk.counters.read_latency.p50_ns)),
+    (">p99", |disk| known_us(disk.counters.read_latency.p99_ns)),
+    (">write p50", |disk| known_us(disk.counters.write_latency.p50_ns)),
+    (">p99", |disk| known_us(disk.counters.write_latency.p99_ns)),
+    (">flush p99", |disk| known_us(disk.counters.flush_latency.p99_ns)),
+];
+
+/// A time that was measured.
+fn known_us(ns: u64) -> String {
+    if ns == 0 {
+        String::new()
+    } else {
+        queues::us(ns)
     }
-    table.text() + &notes
+}
+
+fn disks_table(answer: &Disks) -> String {
+    let failed = |disk: &DiskView| {
+        let note = |(why, n): (&String, &u64)| format!("{}: {n} requests failed: {why}\n", disk.port);
+        disk.counters.errors.iter().map(note).collect::<String>()
+    };
+    Table::of(&DISKS, &answer.disks).text() + &answer.disks.iter().map(failed).collect::<String>()
 }

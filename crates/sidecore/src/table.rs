@@ -6,10 +6,20 @@ pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
+/// A column of a table of things: its heading, and its cell of each.
+pub type ColumnOf<T> = (&'static str, fn(&T) -> String);
+
 impl Table {
     /// A table with these headings. One that starts with `>` stands over a column of numbers.
     pub fn new(headings: &[&str]) -> Table {
         Table { rows: vec![headings.iter().map(|&h| h.to_owned()).collect()] }
+    }
+
+    /// A table of `things`, with a heading and a cell for each column.
+    pub fn of<T>(columns: &[ColumnOf<T>], things: &[T]) -> Table {
+        let mut table = Table::new(&columns.iter().map(|(heading, _)| *heading).collect::<Vec<_>>());
+        things.iter().for_each(|thing| table.row(columns.iter().map(|(_, cell)| cell(thing))));
+        table
     }
 
     /// Adds a row; an empty cell is shown as `-`.
@@ -22,6 +32,11 @@ impl Table {
     pub fn text(&self) -> String {
         let terminal = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
         self.text_within(terminal.map_or(usize::MAX, |size| size.ws_col.into()))
+    }
+
+    /// The lines, however wide they are.
+    pub fn lines(&self) -> Vec<String> {
+        self.text_within(usize::MAX).lines().map(str::to_owned).collect()
     }
 
     /// The text, with no blanks at the ends of lines, and lines of up to `limit` characters if the cells

@@ -16,7 +16,7 @@ use sidecore_engine::state::status::{Cores, Ports, Queues};
 
 use self::terminal::{Key, Terminal};
 use self::views::{Data, View, VIEWS};
-use crate::cli::TopArgs;
+use crate::cli::Control;
 use crate::client::Client;
 use crate::Outcome;
 
@@ -32,8 +32,8 @@ struct Screen {
 }
 
 /// `top`.
-pub fn run(args: &TopArgs) -> Outcome {
-    let client = Client::new(&args.control.path())?;
+pub fn run(control: &Control) -> Outcome {
+    let client = Client::new(&control.path())?;
     let mut data = look(&client)?;
     let terminal = Terminal::open()?;
     let mut screen =
@@ -59,7 +59,9 @@ fn look(client: &Client) -> Result<Data, String> {
     let ports: Ports = client.get("/v1/ports")?;
     let queues: Queues = client.get("/v1/queues")?;
     let cores: Cores = client.get("/v1/cores")?;
-    Ok(Data { drops: ports.drops().drops, ports: ports.ports, queues: queues.queues, cores: cores.cores })
+    let drops = ports.drops().drops;
+    let ports = ports.ports.into_iter().filter_map(|port| Some((port.name, port.state?))).collect();
+    Ok(Data { ports, drops, queues: queues.queues, cores: cores.cores })
 }
 
 impl Screen {
@@ -69,7 +71,7 @@ impl Screen {
 
     fn heed(&mut self, key: &Key) {
         let place = self.place();
-        let columns = self.view.columns.len();
+        let columns = self.view.columns();
         match key {
             Key::Right => self.column[place] = (self.column[place] + 1) % columns,
             Key::Left => self.column[place] = (self.column[place] + columns - 1) % columns,
@@ -85,19 +87,20 @@ impl Screen {
 
     /// The lines of the screen.
     fn text(&self, data: &Data, width: usize, height: usize) -> Vec<String> {
-        let sorted = self.column[self.place()];
-        let rows = self.view.sorted(data, sorted, self.falling);
+        let table = self.view.lines(data, self.column[self.place()], self.falling);
         let names = VIEWS.iter().map(|view| match std::ptr::eq(view, self.view) {
             true => format!("[{}]", view.name),
             false => format!(" {} ", view.name),
         });
         let names = names.collect::<String>();
         let head = format!("{names}  p u c d: view, ←→: sort by, r: reverse, q: leave");
-        let mut lines = vec![head, self.view.heading(&rows, sorted, self.falling)];
-        let room = height.saturating_sub(lines.len() + 1);
-        lines.extend(self.view.lines(&rows).into_iter().take(room));
-        if rows.len() > room {
-            lines.push(format!("… {} more", rows.len() - room));
+        let mut lines = vec![head];
+        // The headings are a line of the table.
+        let room = height.saturating_sub(2).max(1);
+        let more = table.len().saturating_sub(room);
+        lines.extend(table.into_iter().take(room));
+        if more > 0 {
+            lines.push(format!("… {more} more"));
         }
         lines.into_iter().map(|line| line.chars().take(width).collect()).collect()
     }
@@ -111,7 +114,7 @@ mod tests {
     fn keys_choose_view_column_and_order() {
         let mut screen = Screen { view: &VIEWS[0], column: [0; VIEWS.len()], falling: true };
         screen.heed(&Key::Left);
-        assert_eq!(screen.column[0], VIEWS[0].columns.len() - 1);
+        assert_eq!(screen.column[0], VIEWS[0].columns() - 1);
         screen.heed(&Key::Right);
         screen.heed(&Key::Right);
         assert_eq!(screen.column[0], 1);

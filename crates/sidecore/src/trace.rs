@@ -12,11 +12,10 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde_json::json;
 use sidecore_engine::packet::{Ether, Fields, Mac, L4};
-use tokio::signal::unix::{signal, SignalKind};
 
 use crate::capture::{path, Filter};
-use crate::cli::TraceArgs;
-use crate::client::Client;
+use crate::cli::{OfDaemon, TraceArgs};
+use crate::client::{told_to_end, Client};
 use crate::pcapng::{parts, Blocks, Lost, Packet, Part};
 use crate::{print, Outcome};
 
@@ -189,7 +188,7 @@ impl Trace {
 }
 
 /// `trace`.
-pub fn run(args: &TraceArgs) -> Outcome {
+pub fn run(args: &OfDaemon<TraceArgs>) -> Outcome {
     let filter = args.filter.as_deref().map(Filter::compile).transpose()?;
     let client = Client::new(&args.control.path())?;
     client.get::<serde_json::Value>(&format!("/v1/ports/{}", crate::client::segment(&args.port)))?;
@@ -197,19 +196,9 @@ pub fn run(args: &TraceArgs) -> Outcome {
         let trace = Trace::new(args.port.clone(), filter, args.next);
         let json = args.json;
         async move {
-            let on = |kind| signal(kind).map_err(|e| format!("cannot watch signals: {e}"));
-            let (mut int, mut term) = (on(SignalKind::interrupt())?, on(SignalKind::terminate())?);
-            let end = async {
-                tokio::select! {
-                    _ = int.recv() => {}
-                    _ = term.recv() => {}
-                }
-            };
-            match read(body, trace, end, json, |text| print(&text)).await? {
-                0 => {}
-                lost => {
-                    eprintln!("sidecore: {lost} frames were not seen: they come faster than they are read")
-                }
+            let lost = read(body, trace, told_to_end()?, json, |text| print(&text)).await?;
+            if lost > 0 {
+                eprintln!("sidecore: {lost} frames were not seen: they come faster than they are read");
             }
             Ok(())
         }

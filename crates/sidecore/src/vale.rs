@@ -8,6 +8,7 @@ use sidecore_engine::state::status::VERSION;
 use sidecore_port::vale::{Done, Vale, ValeError};
 
 use crate::cli::{ValeCtlArgs, ValeVerb};
+use crate::show::answer;
 use crate::table::Table;
 use crate::{print, Outcome};
 
@@ -41,23 +42,20 @@ pub fn run(args: &ValeCtlArgs) -> Outcome {
         None => list(&mut vale)?,
     };
     let shows = args.verb.attach.is_some() || args.verb.get.is_some() || listing(&args.verb);
-    if args.json {
-        let ports = ports.into_iter().map(|done| AttachedPort {
-            name: done.name,
-            switch: done.switch,
-            port: done.port,
-        });
-        let text = serde_json::to_string_pretty(&AttachedPorts { version: VERSION, ports: ports.collect() });
-        return print(&format!("{}\n", text.map_err(|e| e.to_string())?));
-    }
-    if !shows {
+    if !args.json && !shows {
         return Ok(());
     }
+    let port = |Done { name, switch, port }| AttachedPort { name, switch, port };
+    let ports = AttachedPorts { version: VERSION, ports: ports.into_iter().map(port).collect() };
+    print(&answer(args.json, &ports, table)?)
+}
+
+fn table(all: &AttachedPorts) -> String {
     let mut table = Table::new(&["port", ">switch number", ">port number"]);
-    for Done { name, switch, port } in ports {
-        table.row(vec![name, switch.to_string(), port.to_string()]);
+    for AttachedPort { name, switch, port } in &all.ports {
+        table.row([name.clone(), switch.to_string(), port.to_string()]);
     }
-    print(&table.text())
+    table.text()
 }
 
 fn listing(verb: &ValeVerb) -> bool {

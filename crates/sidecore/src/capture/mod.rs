@@ -11,12 +11,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt;
-use tokio::signal::unix::{signal, SignalKind};
 
 use self::files::Files;
 pub use self::filter::Filter;
-use crate::cli::CaptureArgs;
-use crate::client::{segment, Client};
+use crate::cli::{CaptureArgs, OfDaemon};
+use crate::client::{segment, told_to_end, Client};
 use crate::pcapng::{parts, Blocks, Lost, Part};
 use crate::Outcome;
 
@@ -31,7 +30,7 @@ pub fn path(ports: &[String], query: &[String]) -> String {
 }
 
 /// `capture`.
-pub fn run(args: &CaptureArgs) -> Outcome {
+pub fn run(args: &OfDaemon<CaptureArgs>) -> Outcome {
     let pipe = args.write == Path::new("-");
     if pipe && io::stdout().is_terminal() {
         return Err(
@@ -52,8 +51,7 @@ pub fn run(args: &CaptureArgs) -> Outcome {
         async move {
             let fail = |e: io::Error| format!("cannot write {}: {e}", path.display());
             // Before the first byte: from then on an interrupt is the end of the capture, not ours.
-            let on = |kind| signal(kind).map_err(|e| format!("cannot watch signals: {e}"));
-            let (mut int, mut term) = (on(SignalKind::interrupt())?, on(SignalKind::terminate())?);
+            let mut ended = std::pin::pin!(told_to_end()?);
             // Made only now: a capture that the daemon refuses leaves no empty file.
             let mut out = Files::create(&path, size, files).map_err(fail)?;
             let mut blocks = Blocks::default();
@@ -62,8 +60,7 @@ pub fn run(args: &CaptureArgs) -> Outcome {
             while left > 0 {
                 let frame = tokio::select! {
                     frame = body.frame() => frame,
-                    _ = int.recv() => None,
-                    _ = term.recv() => None,
+                    () = &mut ended => None,
                 };
                 let Some(frame) = frame else { break };
                 let frame = frame.map_err(|e| format!("the daemon broke the capture off: {e}"))?;

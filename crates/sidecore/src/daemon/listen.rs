@@ -66,7 +66,8 @@ pub struct Tally {
 impl Tally {
     /// Counts one, and says so now and then.
     pub fn count(&self, why: Why, details: &str) {
-        self.counts[why as usize].fetch_add(1, Relaxed);
+        let at = why as usize;
+        self.counts[at].fetch_add(1, Relaxed);
         if why == Why::Idle {
             // What a client may well do.
             debug!("a connection to the control socket was ended: {why}");
@@ -82,14 +83,14 @@ impl Tally {
         said.0 = Some(now);
         drop(said);
         warn!(
-            reason = why.name(),
+            reason = Why::ALL[at].1,
             unsaid, "a connection to the control socket, or a request, was refused: {why}{details}"
         );
     }
 
     /// What `/metrics` says of it.
     pub fn refused(&self) -> Vec<(&'static str, u64)> {
-        Why::ALL.iter().map(|why| (why.name(), self.counts[*why as usize].load(Relaxed))).collect()
+        Why::ALL.iter().map(|(why, name)| (*name, self.counts[*why as usize].load(Relaxed))).collect()
     }
 
     /// Connections that are open.

@@ -45,6 +45,7 @@ use tokio::sync::{watch, Semaphore};
 use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
+pub use self::capture::Stream;
 use self::events::Events;
 pub use self::http::description;
 use self::http::{Control, CAPTURES, READERS};
@@ -54,6 +55,7 @@ use self::socket::{claim, ControlSocket};
 use self::source::Source;
 use self::vale::Vale;
 use crate::cli::RunArgs;
+use crate::client::told_to_end;
 use crate::sandbox;
 use crate::show::holders;
 use crate::{print, Outcome};
@@ -202,9 +204,8 @@ async fn serve(
     read_socket: Option<&ControlSocket>,
     manager: &Manager,
 ) -> Outcome {
-    let on = |kind| signal(kind).map_err(|e| format!("cannot watch signals: {e}"));
-    let (mut term, mut int) = (on(SignalKind::terminate())?, on(SignalKind::interrupt())?);
-    let mut hangup = on(SignalKind::hangup())?;
+    let ended = told_to_end()?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(|e| format!("cannot watch signals: {e}"))?;
     let app = http::router(control.clone());
     let reader = http::reader(app.clone(), path.to_owned());
     let (stop, stopped) = watch::channel(());
@@ -253,8 +254,7 @@ async fn serve(
     };
     // The end does not wait for what is under way.
     tokio::select! {
-        _ = term.recv() => {}
-        _ = int.recv() => {}
+        () = ended => {}
         () = work => {}
         () = alive => {}
     }

@@ -59,37 +59,20 @@ pub enum Why {
 }
 
 impl Why {
-    /// All of them.
-    pub const ALL: [Why; 11] = [
-        Why::User,
-        Why::Others,
-        Why::Full,
-        Why::Displaced,
-        Why::Late,
-        Why::Idle,
-        Why::Unread,
-        Why::Accept,
-        Why::Captures,
-        Why::Events,
-        Why::Body,
+    /// All of them in their order, with their names for programs.
+    pub const ALL: [(Why, &'static str); 11] = [
+        (Why::User, "user"),
+        (Why::Others, "others"),
+        (Why::Full, "full"),
+        (Why::Displaced, "displaced"),
+        (Why::Late, "late"),
+        (Why::Idle, "idle"),
+        (Why::Unread, "unread"),
+        (Why::Accept, "accept"),
+        (Why::Captures, "captures"),
+        (Why::Events, "events"),
+        (Why::Body, "body"),
     ];
-
-    /// For programs.
-    pub fn name(self) -> &'static str {
-        match self {
-            Why::User => "user",
-            Why::Others => "others",
-            Why::Full => "full",
-            Why::Displaced => "displaced",
-            Why::Late => "late",
-            Why::Idle => "idle",
-            Why::Unread => "unread",
-            Why::Accept => "accept",
-            Why::Captures => "captures",
-            Why::Events => "events",
-            Why::Body => "body",
-        }
-    }
 }
 
 impl fmt::Display for Why {

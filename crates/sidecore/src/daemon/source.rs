@@ -4,11 +4,9 @@ use std::path::{Path, PathBuf};
 
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::values::{Mode, Sandbox};
-use sidecore_engine::state::{
-    check, text, BadSpec, Cpus, DaemonSpec, GroupSpec, PortSpec, RouterSpec, Spec, SwitchSpec, TenantSpec,
-};
+use sidecore_engine::state::{check, BadSpec, Cpus, DaemonSpec, Spec};
 
-use crate::change::read_file;
+use crate::change::{all, named, port, read_file};
 use crate::cli::RunArgs;
 use crate::offline;
 
@@ -20,36 +18,28 @@ const VALE_PORTS: &str = "64";
 /// What `run` was given.
 pub struct Source {
     file: Option<PathBuf>,
-    ports: Vec<PortSpec>,
-    switches: Vec<SwitchSpec>,
-    routers: Vec<RouterSpec>,
-    tenants: Vec<TenantSpec>,
-    groups: Vec<GroupSpec>,
-    daemon: DaemonSpec,
+    /// What the command line says.
+    given: Spec,
     socket: PathBuf,
 }
 
 impl Source {
     /// Reads the command line's part.
     pub fn new(args: RunArgs) -> Result<Source, String> {
-        let bad = |e: BadSpec| e.to_string();
         let absolute = |path: PathBuf| {
             std::path::absolute(&path).map_err(|e| format!("cannot find {}: {e}", path.display()))
         };
-        let ports =
-            args.ports.iter().map(|spec| text::port(spec, KINDS).map_err(bad)).collect::<Result<_, _>>()?;
-        let switches =
-            args.switches.iter().map(|spec| text::named(spec).map_err(bad)).collect::<Result<_, _>>()?;
-        let routers =
-            args.routers.iter().map(|spec| text::named(spec).map_err(bad)).collect::<Result<_, _>>()?;
-        let tenants =
-            args.tenants.iter().map(|spec| text::named(spec).map_err(bad)).collect::<Result<_, _>>()?;
-        let groups =
-            args.groups.iter().map(|spec| text::named(spec).map_err(bad)).collect::<Result<_, _>>()?;
         let socket = args.control.path();
-        let daemon = DaemonSpec { socket: args.control.socket, ..args.daemon.0 };
-        let file = args.config.map(absolute).transpose()?;
-        Ok(Source { file, ports, switches, routers, tenants, groups, daemon, socket })
+        let given = Spec {
+            daemon: DaemonSpec { socket: args.control.socket, ..args.daemon.0 },
+            switches: all(&args.switches, named)?,
+            routers: all(&args.routers, named)?,
+            tenants: all(&args.tenants, named)?,
+            groups: all(&args.groups, named)?,
+            ports: all(&args.ports, port)?,
+            ..Spec::default()
+        };
+        Ok(Source { file: args.config.map(absolute).transpose()?, given, socket })
     }
 
     pub fn file(&self) -> Option<&Path> {
@@ -62,12 +52,13 @@ impl Source {
             Some(file) => read_file(file)?,
             None => Spec::default(),
         };
-        spec.daemon = self.daemon.clone().or(spec.daemon);
-        spec.switches.extend(self.switches.iter().cloned());
-        spec.routers.extend(self.routers.iter().cloned());
-        spec.tenants.extend(self.tenants.iter().cloned());
-        spec.groups.extend(self.groups.iter().cloned());
-        spec.ports.extend(self.ports.iter().cloned());
+        let Spec { daemon, switches, routers, tenants, groups, ports, .. } = self.given.clone();
+        spec.daemon = daemon.or(spec.daemon);
+        spec.switches.extend(switches);
+        spec.routers.extend(routers);
+        spec.tenants.extend(tenants);
+        spec.groups.extend(groups);
+        spec.ports.extend(ports);
         let findings = check(&spec, KINDS);
         match findings.is_empty() {
             true => Ok(spec),

@@ -25,8 +25,9 @@ pub use self::judge::Cpus;
 use self::judge::Finding;
 pub use self::machine::numbered;
 use self::machine::Machine;
-use crate::cli::PlaceArgs;
+use crate::cli::{OfDaemon, PlaceArgs};
 use crate::client::Client;
+use crate::show::answer;
 use crate::{print, Outcome};
 
 /// Loads are those of this time.
@@ -64,19 +65,13 @@ pub struct Served {
     pub load_ppm: u64,
 }
 
-pub fn run(args: &PlaceArgs) -> Outcome {
+pub fn run(args: &OfDaemon<PlaceArgs>) -> Outcome {
     let client = Client::new(&args.control.path())?;
     let mut places = look(&client)?;
     if args.apply {
         places.findings.iter_mut().for_each(mend);
     }
-    if args.json {
-        let mut text = serde_json::to_string_pretty(&places).map_err(|e| e.to_string())?;
-        text.push('\n');
-        print(&text)?;
-    } else {
-        print(&draw::text(&places))?;
-    }
+    print(&answer(args.json, &places, draw::text)?)?;
     let failed = places.findings.iter().filter(|finding| finding.failed.is_some()).count();
     match failed {
         0 => Ok(()),

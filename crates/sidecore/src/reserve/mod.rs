@@ -24,7 +24,7 @@ use sidecore_engine::state::status::{Ports, VERSION};
 use self::mechanisms::{grant, may_schedule_all, online};
 use self::record::{Grant, Records, Reservation};
 use self::threads::{Thread, ThreadId};
-use crate::cli::{ReserveArgs, ShowArgs};
+use crate::cli::{OfDaemon, ReserveArgs, ShowArgs};
 use crate::client::Client;
 use crate::place::thread_name;
 use crate::show::{answer, no_port};
@@ -37,7 +37,7 @@ struct Reservations {
     reservations: Vec<Reservation>,
 }
 
-pub fn run(args: &ReserveArgs) -> Outcome {
+pub fn run(args: &OfDaemon<ReserveArgs>) -> Outcome {
     let socket = std::path::absolute(args.control.path()).map_err(|e| e.to_string())?;
     let records = Records::open()?;
     if args.undo {

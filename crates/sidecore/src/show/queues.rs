@@ -87,7 +87,7 @@ fn heat(heat: Heat) -> &'static str {
     }
 }
 
-fn us(ns: u64) -> String {
+pub(super) fn us(ns: u64) -> String {
     format!("{}.{} µs", ns / 1_000, ns % 1_000 / 100)
 }
 

@@ -1,14 +1,14 @@
 //! What the views of `top` show: the rates of the last second, and what people sort by.
 
-use sidecore_engine::state::status::{CoreView, DropView, PortView, QueueView};
+use sidecore_engine::state::status::{CoreView, DropView, PortState, QueueView};
 
 use crate::show::{ppm, troubles};
-use crate::table::units;
+use crate::table::{units, Table};
 
 /// What the daemon said.
 #[derive(Default)]
 pub struct Data {
-    pub ports: Vec<PortView>,
+    pub ports: Vec<(String, PortState)>,
     pub queues: Vec<QueueView>,
     pub cores: Vec<CoreView>,
     pub drops: Vec<DropView>,
@@ -39,177 +39,117 @@ impl Cell {
 
 pub type Row = Vec<Cell>;
 
+/// A column: its heading, and its cell of each thing.
+type Column<T> = (&'static str, fn(&T) -> Cell);
+
 /// A view.
 pub struct View {
     pub name: &'static str,
     /// Which key chooses it.
     pub key: char,
-    pub columns: &'static [&'static str],
     /// The column that it is sorted by at first.
     pub first: usize,
-    rows: fn(&Data) -> Vec<Row>,
+    table: fn(&Data) -> (Vec<&'static str>, Vec<Row>),
 }
 
 /// All of them.
 pub static VIEWS: [View; 4] = [
-    View {
-        name: "ports",
-        key: 'p',
-        columns: &[
-            "port",
-            "kind",
-            "peer",
-            "link",
-            "in/s",
-            "in bit/s",
-            "out/s",
-            "out bit/s",
-            "drops/s",
-            "core",
-            "trouble",
-        ],
-        first: 9,
-        rows: ports,
-    },
-    View {
-        name: "queues",
-        key: 'u',
-        columns: &["port", "direction", "queue", "kind", "state", "core", "visits", "frames", "busy ms"],
-        first: 8,
-        rows: queues,
-    },
-    View {
-        name: "cores",
-        key: 'c',
-        columns: &["core", "cpu", "state", "queues", "busy", "idle", "asleep", "frames/s"],
-        first: 4,
-        rows: cores,
-    },
-    View {
-        name: "drops",
-        key: 'd',
-        columns: &["port", "reason", "frames", "meaning"],
-        first: 2,
-        rows: drops,
-    },
+    View { name: "ports", key: 'p', first: 9, table: |data| table(&data.ports, &PORTS) },
+    View { name: "queues", key: 'u', first: 8, table: |data| table(&data.queues, &QUEUES) },
+    View { name: "cores", key: 'c', first: 4, table: |data| table(&data.cores, &CORES) },
+    View { name: "drops", key: 'd', first: 2, table: |data| table(&data.drops, &DROPS) },
+];
+
+fn table<T>(things: &[T], columns: &[Column<T>]) -> (Vec<&'static str>, Vec<Row>) {
+    let row = |thing| columns.iter().map(|(_, cell)| cell(thing)).collect();
+    (columns.iter().map(|(heading, _)| *heading).collect(), things.iter().map(row).collect())
+}
+
+const PORTS: [Column<(String, PortState)>; 11] = [
+    ("port", |(name, _)| text(name)),
+    ("kind", |(_, port)| text(&port.kind)),
+    ("peer", |(_, port)| text(&port.peer)),
+    ("link", |(_, port)| text(&port.link)),
+    ("in/s", |(_, port)| known(port.flow.in_rate)),
+    ("in bit/s", |(_, port)| known(port.flow.in_bit_rate)),
+    ("out/s", |(_, port)| known(port.flow.out_rate)),
+    ("out bit/s", |(_, port)| known(port.flow.out_bit_rate)),
+    ("drops/s", |(_, port)| known(port.flow.drop_rate)),
+    ("core", |(_, port)| Cell::Part(port.service.used_ppm.unwrap_or(0))),
+    ("trouble", |(_, port)| text(troubles(port))),
+];
+
+const QUEUES: [Column<QueueView>; 9] = [
+    ("port", |queue| text(&queue.port)),
+    ("direction", |queue| text(&queue.direction)),
+    ("queue", |queue| Cell::Number(queue.index as u64)),
+    ("kind", |queue| text(&queue.kind)),
+    ("state", |queue| text(&queue.state)),
+    ("core", |queue| queue.served.as_ref().map_or_else(|| text(""), |task| Cell::Number(task.core as u64))),
+    ("visits", |queue| known(queue.served.as_ref().map(|task| task.visits))),
+    ("frames", |queue| known(queue.served.as_ref().map(|task| task.items))),
+    ("busy ms", |queue| known(queue.served.as_ref().map(|task| task.busy_ns / 1_000_000))),
+];
+
+const CORES: [Column<CoreView>; 8] = [
+    ("core", |core| Cell::Number(core.time.number as u64)),
+    ("cpu", |core| core.time.cpu.map_or_else(|| text(""), |cpu| Cell::Number(cpu as u64))),
+    ("state", |core| text(if core.time.active { "active" } else { "resting" })),
+    ("queues", |core| Cell::Number(core.time.queues as u64)),
+    ("busy", |core| Cell::Part(core.last.unwrap_or_default().busy_ppm)),
+    ("idle", |core| Cell::Part(core.last.unwrap_or_default().idle_ppm)),
+    ("asleep", |core| Cell::Part(core.last.unwrap_or_default().sleep_ppm)),
+    ("frames/s", |core| Cell::Number(core.last.unwrap_or_default().frame_rate)),
+];
+
+const DROPS: [Column<DropView>; 4] = [
+    ("port", |drop| text(&drop.port)),
+    ("reason", |drop| text(&drop.reason)),
+    ("frames", |drop| Cell::Number(drop.frames)),
+    ("meaning", |drop| text(&drop.meaning)),
 ];
 
 fn text(text: impl Into<String>) -> Cell {
     Cell::Text(text.into())
 }
 
-fn ports(data: &Data) -> Vec<Row> {
-    let row = |port: &PortView| {
-        let state = port.state.as_ref()?;
-        let flow = &state.flow;
-        let rates = [flow.in_rate, flow.in_bit_rate, flow.out_rate, flow.out_bit_rate, flow.drop_rate];
-        let mut row = [&port.name, &state.kind, &state.peer, &state.link].map(text).to_vec();
-        row.extend(rates.map(|rate| Cell::Number(rate.unwrap_or(0))));
-        row.push(Cell::Part(state.service.used_ppm.unwrap_or(0)));
-        row.push(text(troubles(state)));
-        Some(row)
-    };
-    data.ports.iter().filter_map(row).collect()
-}
-
-fn queues(data: &Data) -> Vec<Row> {
-    let row = |queue: &QueueView| {
-        let served = queue.served.as_ref();
-        vec![
-            text(&queue.port),
-            text(&queue.direction),
-            Cell::Number(queue.index as u64),
-            text(&queue.kind),
-            text(&queue.state),
-            served.map_or_else(|| text(""), |task| Cell::Number(task.core as u64)),
-            Cell::Number(served.map_or(0, |task| task.visits)),
-            Cell::Number(served.map_or(0, |task| task.items)),
-            Cell::Number(served.map_or(0, |task| task.busy_ns / 1_000_000)),
-        ]
-    };
-    data.queues.iter().map(row).collect()
-}
-
-fn cores(data: &Data) -> Vec<Row> {
-    let row = |core: &CoreView| {
-        let last = core.last.unwrap_or_default();
-        vec![
-            Cell::Number(core.time.number as u64),
-            core.time.cpu.map_or_else(|| text(""), |cpu| Cell::Number(cpu as u64)),
-            text(if core.time.active { "active" } else { "resting" }),
-            Cell::Number(core.time.queues as u64),
-            Cell::Part(last.busy_ppm),
-            Cell::Part(last.idle_ppm),
-            Cell::Part(last.sleep_ppm),
-            Cell::Number(last.frame_rate),
-        ]
-    };
-    data.cores.iter().map(row).collect()
-}
-
-fn drops(data: &Data) -> Vec<Row> {
-    let row = |drop: &DropView| {
-        vec![text(&drop.port), text(&drop.reason), Cell::Number(drop.frames), text(&drop.meaning)]
-    };
-    data.drops.iter().map(row).collect()
+fn known(number: Option<u64>) -> Cell {
+    Cell::Number(number.unwrap_or(0))
 }
 
 impl View {
-    /// The rows, by the cells of `column`; those that are equal stay in the daemon's order.
-    pub fn sorted(&self, data: &Data, column: usize, falling: bool) -> Vec<Row> {
-        let mut rows = (self.rows)(data);
+    /// How many columns it has.
+    pub fn columns(&self) -> usize {
+        (self.table)(&Data::default()).0.len()
+    }
+
+    /// Its lines: headings, of which that of the `sorted` column is marked, and the rows by the cells of that
+    /// column. Rows that are equal stay in the daemon's order.
+    pub fn lines(&self, data: &Data, sorted: usize, falling: bool) -> Vec<String> {
+        let (headings, mut rows) = (self.table)(data);
         rows.sort_by(|a, b| {
-            let order = a.get(column).partial_cmp(&b.get(column)).unwrap_or(std::cmp::Ordering::Equal);
+            let order = a.get(sorted).partial_cmp(&b.get(sorted)).unwrap_or(std::cmp::Ordering::Equal);
             if falling {
                 order.reverse()
             } else {
                 order
             }
         });
-        rows
-    }
-
-    fn widths(&self, rows: &[Row]) -> Vec<usize> {
-        let width = |(number, head): (usize, &&str)| {
-            let cells =
-                rows.iter().filter_map(|row| row.get(number)).map(|cell| cell.shown().chars().count());
-            // Room for the mark of the order.
-            cells.max().unwrap_or(0).max(head.chars().count() + 1)
+        let heading = |(number, heading): (usize, &&str)| {
+            let is_text = rows.first().and_then(|row| row.get(number)).is_none_or(Cell::is_text);
+            let side = if is_text { "" } else { ">" };
+            // Each has room for the mark.
+            let mark = match (number == sorted, falling) {
+                (false, _) => ' ',
+                (true, true) => '▼',
+                (true, false) => '▲',
+            };
+            format!("{side}{heading}{mark}")
         };
-        self.columns.iter().enumerate().map(width).collect()
-    }
-
-    /// The line of headings; that which rows are sorted by is marked.
-    pub fn heading(&self, rows: &[Row], sorted: usize, falling: bool) -> String {
-        let mark = |number: usize| match (number == sorted, falling) {
-            (false, _) => "",
-            (true, true) => "▼",
-            (true, false) => "▲",
-        };
-        let cell = |(number, (head, width)): (usize, (&&str, usize))| {
-            let head = format!("{head}{}", mark(number));
-            let left = rows.first().and_then(|row| row.get(number)).is_none_or(Cell::is_text);
-            if left {
-                format!("{head:<width$}")
-            } else {
-                format!("{head:>width$}")
-            }
-        };
-        let columns = self.columns.iter().zip(self.widths(rows)).enumerate();
-        columns.map(cell).collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    }
-
-    /// A line for each row.
-    pub fn lines(&self, rows: &[Row]) -> Vec<String> {
-        let widths = self.widths(rows);
-        let cell = |(cell, width): (&Cell, &usize)| match cell.is_text() {
-            true => format!("{:<width$}", cell.shown()),
-            false => format!("{:>width$}", cell.shown()),
-        };
-        let line = |row: &Row| {
-            row.iter().zip(&widths).map(cell).collect::<Vec<_>>().join("  ").trim_end().to_owned()
-        };
-        rows.iter().map(line).collect()
+        let headings: Vec<String> = headings.iter().enumerate().map(heading).collect();
+        let mut table = Table::new(&headings.iter().map(String::as_str).collect::<Vec<_>>());
+        rows.iter().for_each(|row| table.row(row.iter().map(Cell::shown)));
+        table.lines()
     }
 }
 
@@ -228,15 +168,15 @@ mod tests {
         let data = Data { drops: vec![drop("a", 900), drop("b", 12_000), drop("c", 7)], ..Data::default() };
         let view = VIEWS.iter().find(|view| view.name == "drops").unwrap();
         let names = |column, falling| {
-            let rows = view.sorted(&data, column, falling);
-            rows.iter().map(|row| row[0].shown()).collect::<String>()
+            let lines = view.lines(&data, column, falling);
+            lines[1..].iter().map(|line| line.split(' ').next().unwrap()).collect::<String>()
         };
         assert_eq!([names(2, true), names(2, false), names(0, true)], ["bac", "cab", "cba"]);
-        let rows = view.sorted(&data, 2, true);
-        assert!(view.heading(&rows, 2, true).contains("frames▼"));
-        assert!(view.lines(&rows)[0].contains("12.0 k"), "{:?}", view.lines(&rows));
+        let lines = view.lines(&data, 2, true);
+        assert_eq!(lines[0], "port   reason    frames▼  meaning");
+        assert_eq!(lines[1], "b      too_long   12.0 k  -");
         for view in &VIEWS {
-            assert!(view.first < view.columns.len());
+            assert!(view.first < view.columns());
         }
     }
 }

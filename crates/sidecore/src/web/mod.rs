@@ -33,13 +33,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::net::SocketType;
 use sidecore_engine::sandbox::open::socket::{listen_at, SocketFile, SocketSpec};
-use tokio::signal::unix::{signal, SignalKind};
 use tokio::sync::Semaphore;
 
 use self::guard::Guard;
 use self::history::History;
-use crate::cli::WebArgs;
-use crate::client::Remote;
+use crate::cli::{OfDaemon, WebArgs};
+use crate::client::{told_to_end, Remote};
 use crate::{print, Outcome};
 
 /// Connections at once. A browser has six at most.
@@ -88,18 +87,17 @@ struct Page {
 }
 
 /// `web`.
-pub fn run(args: &WebArgs) -> Outcome {
+pub fn run(args: &OfDaemon<WebArgs>) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|e| format!("cannot start: {e}"))?.block_on(serve(args))
 }
 
-async fn serve(args: &WebArgs) -> Outcome {
+async fn serve(args: &OfDaemon<WebArgs>) -> Outcome {
     let socket = args.control.path();
     let history = Arc::new(History::new());
     let page =
         |guard| Page { guard: Arc::new(guard), history: Arc::clone(&history), remote: Remote::new(&socket) };
-    let on = |kind| signal(kind).map_err(|e| format!("cannot watch signals: {e}"));
-    let (mut int, mut term) = (on(SignalKind::interrupt())?, on(SignalKind::terminate())?);
+    let ended = told_to_end()?;
     tokio::spawn(poll::samples(Arc::clone(&history), Remote::new(&socket)));
     tokio::spawn(poll::events(Arc::clone(&history), Remote::new(&socket)));
     let mut file = None;
@@ -133,8 +131,7 @@ async fn serve(args: &WebArgs) -> Outcome {
     };
     let outcome = tokio::select! {
         outcome = serving => outcome,
-        _ = int.recv() => Ok(()),
-        _ = term.recv() => Ok(()),
+        () = ended => Ok(()),
     };
     file.iter().for_each(SocketFile::remove);
     outcome

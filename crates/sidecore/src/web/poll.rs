@@ -4,12 +4,10 @@
 //! be an older one.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
-use http_body_util::BodyExt;
 use hyper::Method;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -20,164 +18,128 @@ use tokio::time::MissedTickBehavior;
 use super::history::{History, Row, Sample, Scene, COLUMNS};
 use crate::cli::VERSION;
 use crate::client::{Connection, Failure, Remote};
-use crate::events::now_ms;
+use crate::events::{each_event, now_ms};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Seconds between two questions for all queues: their answer is as long as that for the ports.
 const WAITS_EVERY: u32 = 5;
-/// Bytes of the longest line of events.
-const LINE: usize = 64 << 10;
 /// Most characters of a VM's name.
 const NAME: usize = 63;
 
+/// The list in an answer.
 #[derive(Default, Deserialize)]
-#[serde(default)]
-struct Ports {
-    ports: Vec<Port>,
+struct Answer<T> {
+    #[serde(default = "Vec::new", alias = "ports", alias = "cores", alias = "tenants", alias = "queues")]
+    #[serde(alias = "disks", alias = "switches", alias = "routers", alias = "groups")]
+    list: Vec<T>,
 }
 
-#[derive(Deserialize)]
-struct Port {
-    name: String,
-    #[serde(default)]
-    counters: Counters,
-    #[serde(default)]
-    state: PortNow,
+/// Types that are read of whatever is there: what is absent has its default.
+macro_rules! read {
+    ($($(#[$about:meta])* $name:ident { $($(#[$how:meta])* $field:ident: $type:ty,)+ })+) => {$(
+        $(#[$about])*
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct $name { $($(#[$how])* $field: $type,)+ }
+    )+};
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Counters {
-    in_frames: u64,
-    in_bytes: u64,
-    out_frames: u64,
-    out_bytes: u64,
-    drops: BTreeMap<String, u64>,
-}
+read! {
+    Port {
+        name: String,
+        counters: Counters,
+        state: PortNow,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct PortNow {
-    #[serde(flatten)]
-    stands: Stands,
-    troubles: Vec<Trouble>,
-    service: Service,
-}
+    Counters {
+        in_frames: u64,
+        in_bytes: u64,
+        out_frames: u64,
+        out_bytes: u64,
+        drops: BTreeMap<String, u64>,
+    }
 
-/// What the page shows of a port besides numbers.
-#[derive(Default, Deserialize, Serialize)]
-#[serde(default)]
-struct Stands {
-    kind: String,
-    #[serde(rename = "where")]
-    location: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    switch: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    wire: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    router: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pipe: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    group: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tenant: Option<String>,
-    link: String,
-    link_wanted: String,
-    peer: String,
-    detail: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    fault: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pid: Option<u32>,
-}
+    PortNow {
+        #[serde(flatten)]
+        stands: Stands,
+        troubles: Vec<Trouble>,
+        service: Service,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Trouble {
-    name: String,
-    wrong: bool,
-}
+    /// What the page shows of a port besides numbers.
+    #[derive(Serialize)]
+    Stands {
+        kind: String,
+        #[serde(rename = "where")]
+        location: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        switch: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        wire: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        router: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pipe: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        group: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        tenant: Option<String>,
+        link: String,
+        link_wanted: String,
+        peer: String,
+        detail: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        fault: Option<String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pid: Option<u32>,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Service {
-    used_ppm: Option<u32>,
-    throttled_ppm: Option<u32>,
-}
+    Trouble {
+        name: String,
+        wrong: bool,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Cores {
-    cores: Vec<Core>,
-}
+    Service {
+        used_ppm: Option<u32>,
+        throttled_ppm: Option<u32>,
+    }
 
-#[derive(Deserialize)]
-struct Core {
-    number: usize,
-    #[serde(default)]
-    queues: usize,
-    last: Option<Last>,
-}
+    Core {
+        number: usize,
+        queues: usize,
+        last: Option<Last>,
+    }
 
-#[derive(Deserialize)]
-struct Last {
-    busy_ppm: u32,
-    idle_ppm: u32,
-    sleep_ppm: u32,
-    frame_rate: u64,
-}
+    Last {
+        busy_ppm: u32,
+        idle_ppm: u32,
+        sleep_ppm: u32,
+        frame_rate: u64,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Tenants {
-    tenants: Vec<Tenant>,
-}
+    Tenant {
+        name: String,
+        service: Service,
+        wait_p99_ns: u64,
+    }
 
-#[derive(Deserialize)]
-struct Tenant {
-    name: String,
-    #[serde(default)]
-    service: Service,
-    #[serde(default)]
-    wait_p99_ns: u64,
-}
+    Queue {
+        port: String,
+        served: Option<Served>,
+    }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Queues {
-    queues: Vec<Queue>,
-}
+    Served {
+        wait_p99_ns: u64,
+    }
 
-#[derive(Deserialize)]
-struct Queue {
-    port: String,
-    #[serde(default)]
-    served: Option<Served>,
-}
-
-#[derive(Deserialize)]
-struct Served {
-    #[serde(default)]
-    wait_p99_ns: u64,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Disks {
-    disks: Vec<Disk>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Disk {
-    port: String,
-    reads: u64,
-    read_bytes: u64,
-    writes: u64,
-    written_bytes: u64,
-    errors: BTreeMap<String, u64>,
+    Disk {
+        port: String,
+        reads: u64,
+        read_bytes: u64,
+        writes: u64,
+        written_bytes: u64,
+        errors: BTreeMap<String, u64>,
+    }
 }
 
 /// What was counted so far of a port.
@@ -245,14 +207,14 @@ async fn ask<T: DeserializeOwned + Default>(
 
 impl Poll {
     async fn look(&mut self, connection: &mut Connection<'_>) -> Result<Sample, Failure> {
-        let Ports { ports } = connection.get("/v1/ports").await?;
+        let Answer { list: ports } = connection.get("/v1/ports").await?;
         let now = Instant::now();
         let seconds =
             self.since.replace(now).map_or(f32::NAN, |since| now.duration_since(since).as_secs_f32());
-        let Cores { cores } = ask(connection, "/v1/cores").await?;
-        let Tenants { tenants } = ask(connection, "/v1/tenants").await?;
+        let Answer { list: cores } = ask(connection, "/v1/cores").await?;
+        let Answer { list: tenants } = ask(connection, "/v1/tenants").await?;
         if self.looks % WAITS_EVERY == 0 {
-            let Queues { queues } = ask(connection, "/v1/queues").await?;
+            let Answer { list: queues } = ask(connection, "/v1/queues").await?;
             self.waits.clear();
             for Queue { port, served } in queues {
                 let wait = self.waits.entry(port).or_default();
@@ -260,8 +222,8 @@ impl Poll {
             }
         }
         self.looks += 1;
-        let Disks { disks } = ask(connection, "/v1/disks").await?;
-        let [switches, routers, groups]: [Value; 3] = [
+        let Answer::<Disk> { list: disks } = ask(connection, "/v1/disks").await?;
+        let joints: [Answer<Value>; 3] = [
             ask(connection, "/v1/switches").await?,
             ask(connection, "/v1/routers").await?,
             ask(connection, "/v1/groups").await?,
@@ -318,12 +280,7 @@ impl Poll {
             ]);
             names.push(format!("tenant:{name}"));
         }
-        let scene = self.scene(
-            &ports,
-            &cores,
-            &tenants,
-            [&switches["switches"], &routers["routers"], &groups["groups"]],
-        );
+        let scene = self.scene(&ports, &cores, &tenants, joints);
         if scene != self.scene.json {
             self.scene = Arc::new(Scene { json: scene, rows: names });
         }
@@ -332,7 +289,13 @@ impl Poll {
     }
 
     /// Ports and the rest with their states, without numbers, which change from second to second.
-    fn scene(&mut self, ports: &[Port], cores: &[Core], tenants: &[Tenant], joints: [&Value; 3]) -> Box<str> {
+    fn scene(
+        &mut self,
+        ports: &[Port],
+        cores: &[Core],
+        tenants: &[Tenant],
+        [switches, routers, groups]: [Answer<Value>; 3],
+    ) -> Box<str> {
         let ports: Vec<Value> = ports
             .iter()
             .map(|Port { name, state, .. }| {
@@ -347,22 +310,22 @@ impl Poll {
                 port
             })
             .collect();
-        let [switches, routers, groups] = joints;
-        let part = |all: &Value, keys: &[&str]| -> Vec<Value> {
+        let part = |all: &[Value], keys: &[&str]| -> Vec<Value> {
             let one =
                 |it: &Value| keys.iter().map(|key| ((*key).to_owned(), it[*key].clone())).collect::<Value>();
-            all.as_array().into_iter().flatten().map(one).collect()
+            all.iter().map(one).collect()
         };
-        let groups = groups.as_array().into_iter().flatten().map(|group| {
-            let members = part(&group["members"], &["name", "state", "why", "weight", "ports"]);
+        let groups = groups.list.iter().map(|group| {
+            let members = group["members"].as_array().map_or(&[][..], Vec::as_slice);
+            let members = part(members, &["name", "state", "why", "weight", "ports"]);
             json!({ "name": group["name"], "interfaces": group["interfaces"], "members": members })
         });
         json!({
             "ports": ports,
             "cores": cores.iter().map(|core| core.number).collect::<Vec<_>>(),
             "tenants": tenants.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(),
-            "switches": part(switches, &["name"]),
-            "routers": part(routers, &["name"]),
+            "switches": part(&switches.list, &["name"]),
+            "routers": part(&routers.list, &["name"]),
             "groups": groups.collect::<Vec<_>>(),
         })
         .to_string()
@@ -417,29 +380,18 @@ pub async fn events(history: Arc<History>, remote: Remote) {
 /// Those that come behind number `last`, which goes on with them. A number of an earlier daemon is none of a
 /// later one's.
 async fn follow(history: &History, remote: &Remote, last: &mut Option<u64>) -> Result<(), String> {
-    let fail = |e: &dyn Display| e.to_string();
     let mut connection = remote.connect().await?;
     let path = last.map_or_else(|| "/v1/events".to_owned(), |last| format!("/v1/events?after={last}"));
     let response = connection.request(Method::GET, &path, Bytes::new()).await?;
     if !response.status().is_success() {
         return Err(response.status().to_string());
     }
-    let (mut body, mut waiting) = (response.into_body(), Vec::new());
-    while let Some(frame) = body.frame().await {
-        let Ok(piece) = frame.map_err(|e| fail(&e))?.into_data() else { continue };
-        waiting.extend_from_slice(&piece);
-        while let Some(end) = waiting.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = waiting.drain(..=end).collect();
-            let event =
-                line.strip_prefix(b"data:").and_then(|data| serde_json::from_slice::<Value>(data).ok());
-            if let Some(event) = event {
-                *last = event["seq"].as_u64().or(*last);
-                history.event(event.to_string());
-            }
+    let tell = |data: &[u8]| {
+        if let Ok(event) = serde_json::from_slice::<Value>(data) {
+            *last = event["seq"].as_u64().or(*last);
+            history.event(event.to_string());
         }
-        if waiting.len() > LINE {
-            return Err("an event is too long".to_owned());
-        }
-    }
-    Ok(())
+        Ok(true)
+    };
+    each_event(response.into_body(), tell).await
 }

@@ -1,39 +1,22 @@
 //! What is new, for a page that is open, and bodies of answers that come in pieces.
 
-use std::convert::Infallible;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use hyper::body::Frame;
-use tokio::sync::mpsc::{channel, Receiver, Sender};
+use tokio::sync::mpsc::{channel, Sender};
 use tokio::sync::Semaphore;
 
 use super::history::Seen;
 use super::Page;
+use crate::daemon::Stream;
 
 /// Streams that are open at once, captures and traces included.
 static OPEN: Semaphore = Semaphore::const_new(64);
-
-struct Pieces(Receiver<Bytes>);
-
-impl hyper::body::Body for Pieces {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.0.poll_recv(context).map(|piece| piece.map(|bytes| Ok(Frame::data(bytes))))
-    }
-}
 
 /// A body of what `write` sends. Where it is read no more, `write` is dropped.
 pub fn pieces<F>(write: impl FnOnce(Sender<Bytes>) -> F) -> Result<Body, (StatusCode, &'static str)>
@@ -51,7 +34,7 @@ where
         }
         drop(open);
     });
-    Ok(Body::new(Pieces(pieces)))
+    Ok(Body::new(Stream { pieces, _held: () }))
 }
 
 /// `GET /api/live`. It waits for the page, never the other way round.
