@@ -19,7 +19,7 @@ pub struct Delays {
     /// Half of the frames and 99 of 100 took at most so many microseconds.
     p50_us: f64,
     p99_us: f64,
-    /// Frames that were sent and did not arrive.
+    /// Frames that were offered and did not arrive.
     lost: u64,
     /// How far the two processors were from each other.
     pub mode: Mode,
@@ -61,8 +61,6 @@ impl Ends<'_> {
         let trial = tester.run(&[Spell::of(RATE, time.as_secs_f64())], true)?;
         let delays = trial.delays.as_ref().ok_or("a trial without delays")?;
         let [p50_us, p99_us] = [0.5, 0.99].map(|quantile| tester.us(delays.value_at_quantile(quantile)));
-        // What the tester was late with, or found no room for, was not sent.
-        let lost = trial.sent.saturating_sub(trial.came.frames);
-        Ok(Delays { p50_us, p99_us, lost, mode: distance.after() })
+        Ok(Delays { p50_us, p99_us, lost: trial.lost(), mode: distance.after() })
     }
 }
