@@ -325,7 +325,7 @@ fn bad_requests_say_what_would_be_right() {
         (&["set", "--group", "g", "drain=x"], "key `drain`: there is no member \"x\"; allowed: a"),
         (&["set", "--group", "g", "force-after=soon"], "allowed: seconds from 0 to 86400, or never"),
         (&["set", "--group", "g", "probe=x"], "key `probe`: "),
-        (&["set", "--group", "g", "probe-floor=2"], "does not apply; allowed: with probe=ADDRESS"),
+        (&["set", "--group", "g", "probe-floor=2"], "does not apply; allowed: with probe"),
         (&["del", "--group", "g"], "port a is of it"),
         (&["add", "p=ring:p,group=h,member=a,interface=0"], "there is no group \"h\"; allowed: g"),
         (&["add", "p=ring:p,group=g,interface=0"], "key `member`: missing"),

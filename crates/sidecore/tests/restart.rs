@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
+use std::process::Stdio;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -53,6 +54,18 @@ impl Rig {
     fn restart(&mut self, signal: Signal) {
         self.end(signal);
         self.start();
+    }
+
+    /// A daemon is started that is killed `after` so long, before it is ready or not.
+    fn fail_to_start(&self, after: Duration) {
+        let ports = ["a", "b"].map(|name| format!("{name}={}:{}", self.kind, self.bed.at(name)));
+        let mut command = self.bed.command();
+        command.args(["run", "--port", &ports[0], "--port", &ports[1]]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        // Where its end finds it is left to chance.
+        std::thread::sleep(after);
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     fn driver(&self, name: &str) -> E1000 {
@@ -434,7 +447,11 @@ fn storm(kind: &'static str, queue: usize, seed: u64, signal: Signal) -> Seen {
                 let drops = rig.bed.show("drops");
                 let log = rig.daemon.as_ref().unwrap().rest_of_log();
                 assert_eq!(drops["drops"].as_array().map(Vec::len), Some(0), "{drops:#}\n{log}");
-                rig.restart(signal);
+                rig.end(signal);
+                for part in 0..random >> 20 & 3 {
+                    rig.fail_to_start(Duration::from_micros(random >> (part * 8) & 0xffff));
+                }
+                rig.start();
                 kills.store(kill + 1, Relaxed);
             }
             rig

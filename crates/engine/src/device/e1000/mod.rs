@@ -62,7 +62,7 @@ use self::stats::Stats;
 use self::tx::TxRing;
 use super::nic::{self, Card, Layout, Nic, Parts};
 use super::pci::{Image, Interrupts, Region, REGIONS};
-use crate::mem::GuestMap;
+use crate::mem::{halves, GuestMap};
 use crate::port::{Port, QueueStatus};
 
 /// An e1000 or e1000e.
@@ -74,6 +74,8 @@ pub struct Intel {
     io_address: u32,
     /// What an image said, between `adopt` and `resume`.
     interrupts_before: [u32; irq::SAVED],
+    /// The driver was told that the link came or went, and had not looked.
+    link_before: bool,
 }
 
 /// Places in the image behind the registers.
@@ -135,7 +137,7 @@ impl nic::Model for Intel {
         let nic = Nic::new(port, irq, shared);
         let rx = |queue, journal| RxRing::new(Arc::clone(&nic), queue, map, journal);
         Ok(Parts {
-            own: Intel { io_address: 0, interrupts_before: [0; irq::SAVED] },
+            own: Intel { io_address: 0, interrupts_before: [0; irq::SAVED], link_before: false },
             config: function::config_space(settings, subsystem, &function::regions(settings, &nic.regs)),
             eeprom: eeprom::eeprom(model, settings.mac.0, subsystem),
             phy: phy::phy(model, true),
@@ -193,17 +195,18 @@ impl nic::Model for Intel {
     fn save(card: &E1000, image: &mut Image) {
         card.nic.regs.save(image);
         image.put_halves(IRQ, &card.nic.irq.words());
-        image.put(REST, card.own.io_address.into());
+        image.put(REST, u64::from(card.own.io_address) | u64::from(card.nic.irq.has_link_news()) << 32);
     }
 
     fn restore(card: &mut E1000, image: &Image) {
         card.nic.regs.restore(image);
         card.own.interrupts_before = image.get_halves(IRQ);
-        [card.own.io_address] = image.get_halves(REST);
+        let (io_address, link) = halves(image.get(REST));
+        (card.own.io_address, card.own.link_before) = (io_address, link != 0);
     }
 
-    fn resume(card: &mut E1000) {
-        card.nic.irq.resume(card.own.interrupts_before);
+    fn resume(card: &mut E1000, link_changed: bool) {
+        card.nic.irq.resume(card.own.interrupts_before, link_changed || card.own.link_before);
     }
 
     fn queues(card: &E1000) -> Vec<QueueStatus> {

@@ -99,8 +99,8 @@ pub trait Model: Sized + Send + 'static {
     fn give_up(_: &Nic<Self::SharedPart>) {}
     fn save(card: &Card<Self>, image: &mut Image);
     fn restore(card: &mut Card<Self>, image: &Image);
-    /// Goes on with interrupts as `restore` found them.
-    fn resume(card: &mut Card<Self>);
+    /// Goes on with interrupts as `restore` found them; the link may have come or gone since then.
+    fn resume(card: &mut Card<Self>, link_changed: bool);
 
     fn queues(card: &Card<Self>) -> Vec<QueueStatus>;
 }
@@ -389,9 +389,10 @@ impl<M: Access> Persist for Card<M> {
         self.rx.change(|queue| queue.recover());
         self.master = self.config.command().has(Command::MASTER);
         // The carrier is what this process says it is; the driver hears of it by the causes below.
+        let link_changed = self.phy.is_linked() != self.carrier;
         self.show_link();
         self.follow();
-        M::resume(self);
+        M::resume(self, link_changed);
     }
 
     /// The rings do not recover: their journals are left to the process that resumes, unless the driver
@@ -401,7 +402,7 @@ impl<M: Access> Persist for Card<M> {
         self.carrier = self.phy.is_linked();
         self.show_link();
         self.follow();
-        M::resume(self);
+        M::resume(self, false);
         true
     }
 

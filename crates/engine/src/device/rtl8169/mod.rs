@@ -151,7 +151,7 @@ impl nic::Model for Realtek {
     }
 
     /// The time of the timer was not saved.
-    fn resume(card: &mut Rtl8169) {
+    fn resume(card: &mut Rtl8169, _: bool) {
         let (regs, irq) = (&card.nic.regs, &card.nic.irq);
         let word = regs.get(regs::CPCR);
         irq.mitigate(word >> 16, word & regs::CPCR_UNIT);

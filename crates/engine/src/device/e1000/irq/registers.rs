@@ -124,21 +124,29 @@ impl Irq {
         words
     }
 
+    /// Whether the driver was told that the link came or went, and has not looked.
+    pub(in super::super) fn has_link_news(&self) -> bool {
+        crate::lock(&self.state).registers.icr & regs::LSC != 0
+    }
+
     /// Goes on for a device of another process, whose registers were `words`. Which causes were set then, and
-    /// which interrupts were sent, is unknown: so all are set that frames and the link have, and every
-    /// message is sent. An interrupt for nothing is harmless, one that is missed is not.
-    pub(in super::super) fn resume(&self, words: [u32; SAVED]) {
+    /// which interrupts were sent, is unknown: so all are set that frames have, and every message is sent. An
+    /// interrupt for nothing is harmless, one that is missed is not. But that of the link is only for `news`:
+    /// Linux's e1000e takes a link for down that it is told of while it looks, and then resets the card.
+    pub(in super::super) fn resume(&self, words: [u32; SAVED], news: bool) {
         let mut state = crate::lock(&self.state);
         let eitr = std::array::from_fn(|vector| words[6 + vector]);
         let [ims, iam, eiac, ivar, ext, itr, ..] = words;
         state.registers = IrqRegisters { icr: 0, ims, iam, eiac, ivar, ext, itr, eitr };
         // Whether it waits for reports of sent frames, too.
         state.wanted = ims | TXDW | TXQ0 | TXQ1;
-        let queues = if self.beside.model == Model::E1000e { RXQ0 | RXQ1 | TXQ0 | TXQ1 | OTHER } else { 0 };
-        state.set(TXDW | RXT0 | regs::LSC | queues);
+        let by_queue = self.beside.model == Model::E1000e;
+        let queues = if by_queue { RXQ0 | RXQ1 | TXQ0 | TXQ1 } else { 0 };
+        let other = if by_queue && news { OTHER } else { 0 };
+        state.set(TXDW | RXT0 | queues | other | if news { regs::LSC } else { 0 });
         match self.interrupts.mode() {
-            Mode::Msix if self.beside.model == Model::E1000e => {
-                for vector in (0..VECTORS).filter(|vector| routed(ivar, *vector) != 0) {
+            Mode::Msix if by_queue => {
+                for vector in (0..VECTORS).filter(|vector| routed(ivar, *vector) & (queues | other) != 0) {
                     #[expect(clippy::cast_possible_truncation, reason = "below VECTORS")]
                     self.interrupts.message(vector as u16);
                 }

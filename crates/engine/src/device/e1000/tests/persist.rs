@@ -84,6 +84,25 @@ fn registers_phy_and_eeprom_are_what_they_were() {
     });
 }
 
+/// Linux's e1000e takes a link for down that it is told of while it looks, as by one daemon after the other.
+#[test]
+fn a_driver_is_told_of_the_link_if_that_is_news() {
+    for model in [Model::E1000e, Model::E1000] {
+        let mut rig = rig(model);
+        rig.read(regs::ICR);
+        let mut rig = rig.taken_over();
+        assert_eq!(rig.read(regs::ICR) & regs::LSC, 0, "{model:?}: the link is as it was");
+        rig.device.set_link(false);
+        rig.device.set_link(true);
+        let mut rig = rig.taken_over();
+        assert_ne!(rig.read(regs::ICR) & regs::LSC, 0, "{model:?}: the driver had not looked");
+        rig.device.set_link(false);
+        rig.read(regs::ICR);
+        let mut rig = rig.taken_over();
+        assert_ne!(rig.read(regs::ICR) & regs::LSC, 0, "{model:?}: the link came meanwhile");
+    }
+}
+
 /// What its guest had told the card, where its rings were, and all that is saved: each word has the meaning
 /// that it had.
 #[test]
