@@ -109,8 +109,8 @@ def silent_holders(stage):
         stage.daemon.ask("DELETE", "/v1/ports/e4")
 
 
-def pretend(path, keys, stall):
-    """Listens as the holder at `path`, which has `keys` descriptors and answers nothing any more after `stall` records of a conversation."""
+def pretend(path, keys, stall, late=0):
+    """Listens as the holder at `path`, which has `keys` descriptors, says what they are `late` seconds later, and answers nothing any more after `stall` records of a conversation."""
     with open(path + ".secret", "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(bytes(8))
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -123,6 +123,7 @@ def pretend(path, keys, stall):
         while heard < stall:
             what, key = struct.unpack_from("=QQ", caller.recv(64).ljust(16, b"\0"))
             heard += 1
+            pause(late if what == HOLD | 3 else 0)
             for number in range(keys if what == HOLD | 3 else 0):
                 rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", held[0].fileno()))]
                 caller.sendmsg([struct.pack("=QQ", HOLD | 5, 1000 + number)], rights)
@@ -149,11 +150,11 @@ def suppressed(work, *args):
 
 @attack(needs=("root",))
 def holders_that_fall_silent(stage):
-    """Holders in the hands of their VMMs hand out what they have, and answer nothing more when they are told to drop it, or say not even what they have: a start does not wait for the first, and not long for the others."""
+    """Holders in the hands of their VMMs hand out what they have, and answer nothing more when they are told to drop it, or say late or never what they have: a start does not wait for the first, and not long for the others."""
     folder = stage.folder()
-    names = {"e1": 2, "e2": 2, "e3": 2, "e4": 1, "e5": 1, "e6": 1}
-    for name, records in names.items():
-        stage.cleanup(pretend(f"{folder}/{name}.sock.hold", 100, records).close)
+    names = {"d1": (2, 8), "d2": (2, 8), "d3": (2, 8), "e1": (2, 0), "e2": (2, 0), "e3": (2, 0), "e4": (1, 0), "e5": (1, 0), "e6": (1, 0)}
+    for name, (records, late) in names.items():
+        stage.cleanup(pretend(f"{folder}/{name}.sock.hold", 100, records, late).close)
     start = time.monotonic()
     stage.start("vhost-user:DIR/evil.sock", ports=[f"{n}=e1000:{folder}/{n}.sock,switch=evil" for n in names], ready=120)
     stage.notes["start_s"] = round(time.monotonic() - start, 1)

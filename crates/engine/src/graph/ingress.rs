@@ -383,8 +383,8 @@ impl<Q: IngressQueue + 'static> QueueTask for NetTask<Q> {
     }
 }
 
-/// Lent queues of both directions, for kinds of ports that give all and take all. Dropping it takes them
-/// back.
+/// The egress queues that a port of the host has lent to its port, and the ingress queues that it has lent to
+/// the I/O cores. Dropping it takes them back.
 pub struct Pairs<I, E> {
     egress: Vec<Lease<E>>,
     ingress: Vec<Lease<I>>,

@@ -118,7 +118,7 @@ pub(super) struct Source<'t> {
 }
 
 impl<'t> Source<'t> {
-    /// Another port of the topology.
+    /// Frames that `port` sends, in this topology.
     pub(super) fn at(self, port: &'t Port) -> Source<'t> {
         Source { port, ..self }
     }

@@ -387,13 +387,13 @@ impl Batch {
         self.frames.get(..self.len).unwrap_or(&[])
     }
 
-    /// All of them.
+    /// All its frames.
     #[inline]
     pub fn all(&self) -> Picked<'_> {
         self.only(ALL.get(..self.len).unwrap_or(&[]))
     }
 
-    /// Those with these numbers.
+    /// The frames with the numbers `picks`.
     #[inline]
     pub fn only<'b>(&'b self, picks: &'b [u16]) -> Picked<'b> {
         Picked { batch: self, picks }

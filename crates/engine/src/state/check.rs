@@ -329,7 +329,7 @@ fn check_joint<'s>(
     }
 }
 
-/// Whether each key of `port` applies where that is.
+/// Whether each key of `port` applies to a port in its place: on a switch, in a group, with a tenant.
 fn check_scopes(port: &PortSpec, bad: &mut impl FnMut(&str, &str)) {
     let learns_not = match port.joint() {
         // Its kind knows no such key.
@@ -362,7 +362,7 @@ fn check_scopes(port: &PortSpec, bad: &mut impl FnMut(&str, &str)) {
     }
 }
 
-/// Whether each key of `given` stands beside one that it needs.
+/// Whether beside each of these keys one of those is given that it needs.
 fn check_company<'k>(given: impl Iterator<Item = &'k Key>, bad: &mut impl FnMut(&str, &str)) {
     let given: Vec<&Key> = given.collect();
     let alone = |key: &&&Key| !key.with.is_empty() && !given.iter().any(|it| key.with.contains(&it.name));

@@ -37,7 +37,7 @@ pub struct Key {
     pub form: Form,
     /// What it applies to.
     pub scope: Scope,
-    /// The keys beside one of which it has to stand, if it says anything only there.
+    /// Keys of which one has to be given beside it; none: it stands alone.
     pub with: &'static [&'static str],
     /// What holds without it, for people.
     pub default: &'static str,
@@ -59,7 +59,8 @@ pub enum Scope {
     Must,
     /// Every part of its sort. Of a port: it changes while the port runs.
     Any,
-    /// Ports, whose own the work is that it grants time to. It changes while the port runs.
+    /// Ports that pay for their own work: neither those between two nodes nor those with a tenant. It changes
+    /// while the port runs.
     Paid,
     /// Ports that carry frames. It changes while the port runs.
     Frames,

@@ -99,7 +99,7 @@ pub trait Model: Sized + Send + 'static {
     fn give_up(_: &Nic<Self::SharedPart>) {}
     fn save(card: &Card<Self>, image: &mut Image);
     fn restore(card: &mut Card<Self>, image: &Image);
-    /// Goes on with interrupts as `restore` found them; the link may have come or gone since then.
+    /// Goes on with interrupts as `restore` found them. `link_changed`: the link has come or gone since then.
     fn resume(card: &mut Card<Self>, link_changed: bool);
 
     fn queues(card: &Card<Self>) -> Vec<QueueStatus>;

@@ -53,7 +53,7 @@ pub struct Wishes {
     pub(in crate::device) last: u64,
 }
 
-/// What became of a frame that was to be made: nothing, if it is in the batch.
+/// What came of making a frame of a packet: why it is dropped, if it is.
 pub type Made = Result<(), DropReason>;
 
 /// What became of an attempt to take a packet.
@@ -102,7 +102,7 @@ pub trait TxCodec: Send {
     fn changes_header(word: u64) -> bool;
     /// What the driver will find in a descriptor that is done, if it wants to know.
     fn mark(word: u64) -> Option<u64>;
-    /// Adds the frame to `batch` of which the `wishes` are. If they may change the header, its first piece is
+    /// Adds the frame that `wishes` describe to `batch`. If they may change the header, its first piece is
     /// empty: a place for a changed part.
     fn make(&mut self, nic: &Nic<Self::SharedPart>, batch: &mut Batch, wishes: &Wishes) -> Made;
     fn count(&mut self, nic: &Nic<Self::SharedPart>, frame: &Frame);

@@ -150,7 +150,7 @@ impl nic::Model for Realtek {
         [card.own.mask_before] = image.get_halves(REST).map(|word| word & 0xffff);
     }
 
-    /// The time of the timer was not saved.
+    /// The time of the timer was not saved. The driver is told of its link in any case: it asks the PHY then.
     fn resume(card: &mut Rtl8169, _: bool) {
         let (regs, irq) = (&card.nic.regs, &card.nic.irq);
         let word = regs.get(regs::CPCR);

@@ -8,8 +8,8 @@ use crate::mem::{in_huge_pages, prefetch_read, HUGE_PAGE};
 const PLACES: usize = 1 << 18;
 /// Places that a flow may be at, one behind the other: of 100,000 flows all but 1 in 1,000 find one free.
 const WAYS: usize = 8;
-/// Frames whose flows are fetched before the first one is compared: few enough that all stay in the nearest
-/// cache until then.
+/// How many frames' flows are prefetched before the first one is compared. All stay in the first-level cache
+/// until then.
 const AT_ONCE: usize = 32;
 /// Words of a flow: what its frames are, and behind that the list that decided on it, and by which rule. A
 /// cache line.

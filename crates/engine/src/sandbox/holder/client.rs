@@ -23,10 +23,10 @@ use super::server::{hear, is_ours, say, Found, Store, DONE, DROP, HERE, LIST, MA
 
 /// How long a holder may take over an answer. It has nothing else to do, but the machine may.
 const ANSWER: Duration = Duration::from_secs(10);
-/// How long it may take over what it has when others have been waited for in vain for [`ANSWER`].
-const SHORT_ANSWER: Duration = Duration::from_secs(1);
-/// For how long holders were waited for in vain that were to tell what they have.
-static IN_VAIN: Mutex<Duration> = Mutex::new(Duration::ZERO);
+/// The least time that a holder gets to say what it keeps, whatever time others have taken.
+const LEAST_ANSWER: Duration = Duration::from_secs(1);
+/// What holders have taken beyond that, each to say what it keeps: they share one [`ANSWER`].
+static TAKEN: Mutex<Duration> = Mutex::new(Duration::ZERO);
 /// The pause before a holder is called again; a full queue gives no notice when it has room.
 const AGAIN: Duration = Duration::from_millis(10);
 
@@ -81,8 +81,8 @@ impl Holder {
     }
 
     /// Calls `all` holders at the same time, each of which takes [`ANSWER`] twice at most: ports that are
-    /// started find them then. Until a port has found its holder, that answers its VMM, however long others
-    /// are waited for.
+    /// started find them then. A holder goes on answering its VMM until [`find`](Holder::find) asks what it
+    /// keeps.
     pub(crate) fn seek(all: Vec<PathBuf>) -> SoughtHolders {
         EARLY.fetch("seek", all.len(), all, |path| called(path))
     }
@@ -96,15 +96,21 @@ impl Holder {
     pub fn find(path: &Path, any: bool) -> io::Result<Option<(Holder, Found)>> {
         let socket = EARLY.take(&path.to_owned()).unwrap_or_else(|| called(path))?;
         let Some(socket) = socket else { return Ok(None) };
+        let (begun, most) = (Instant::now(), ANSWER.saturating_sub(*crate::lock(&TAKEN)).max(LEAST_ANSWER));
+        let found = Holder::list(socket, any, begun + most);
+        *crate::lock(&TAKEN) += begun.elapsed().saturating_sub(LEAST_ANSWER);
+        found.map(Some)
+    }
+
+    /// The holder at the other end of `socket`, and what it says by `end` that it keeps.
+    fn list(socket: OwnedFd, any: bool, end: Instant) -> io::Result<(Holder, Found)> {
         let mut found = Found::new();
         say(&socket, LIST, 0, None).map_err(system("ask the holder"))?;
-        let (begun, most) = (Instant::now(), ANSWER.saturating_sub(*crate::lock(&IN_VAIN)).max(SHORT_ANSWER));
         // What it keeps, and the word that it was all.
         for _ in 0..=MAX_KEYS {
-            let left = most.saturating_sub(begun.elapsed());
+            let left = end.saturating_duration_since(Instant::now());
             let mut heard = [PollFd::new(&socket, PollFlags::IN)];
             if !wait(&mut heard, Some(left)).map_err(system("hear the holder"))? {
-                *crate::lock(&IN_VAIN) += most;
                 return Err(system("take what the holder has")(Errno::TIMEDOUT));
             }
             let looked = look(socket.as_fd(), WantedFds { most: 1, any, sockets: true });
@@ -116,7 +122,7 @@ impl Holder {
             })?;
             match (record.what, fds.pop()) {
                 (HERE, Some(fd)) => drop(found.insert(record.number, fd)),
-                (DONE, _) => return Ok(Some((Holder::There(socket), found))),
+                (DONE, _) => return Ok((Holder::There(socket), found)),
                 // Out of descriptors, or another protocol.
                 _ => return Err(system("take what the holder has")(Errno::PROTO)),
             }

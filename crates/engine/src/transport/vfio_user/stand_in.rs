@@ -87,8 +87,8 @@ impl holder::StandIn for StandIn {
         if self.failed {
             return true;
         }
-        // A daemon that is there already needs no stand-in. Otherwise it does not wait until the VMM says
-        // more: a message may have been taken from the socket, and the daemon killed before its answer.
+        // A daemon that calls already needs no stand-in. Without one the stand-in begins at once, not when the
+        // VMM says more: the daemon may have been killed between taking a message and answering it.
         if wait_for(&called, Some(Duration::ZERO)) {
             return true;
         }
