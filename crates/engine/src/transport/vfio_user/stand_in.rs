@@ -87,8 +87,8 @@ impl holder::StandIn for StandIn {
         if self.failed {
             return true;
         }
-        // A daemon that calls already needs no stand-in. Without one the stand-in begins at once, not when the
-        // VMM says more: the daemon may have been killed between taking a message and answering it.
+        // A daemon that calls already needs no stand-in. Without one the stand-in begins at once, not when
+        // the VMM says more: the daemon may have been killed between taking a message and answering it.
         if wait_for(&called, Some(Duration::ZERO)) {
             return true;
         }

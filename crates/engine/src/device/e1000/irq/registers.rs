@@ -131,8 +131,8 @@ impl Irq {
 
     /// Goes on for a device of another process, whose registers were `words`. Which causes were set then, and
     /// which interrupts were sent, is unknown: so all are set that frames have, and every message is sent. An
-    /// interrupt for nothing is harmless, one that is missed is not. The link's is sent only for `news` of it:
-    /// Linux's e1000e takes a link for down if it is told of it while it looks, and then resets the card.
+    /// interrupt for nothing is harmless, one that is missed is not. The link's is sent only for `news` of
+    /// it: Linux's e1000e takes a link for down if it is told of it while it looks, and then resets the card.
     pub(in super::super) fn resume(&self, words: [u32; SAVED], news: bool) {
         let mut state = crate::lock(&self.state);
         let eitr = std::array::from_fn(|vector| words[6 + vector]);

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -123,6 +123,29 @@ fn end_at(mut exchange: Conversation, step: &str) {
     assert!(exchange.leave());
 }
 
+/// A client, and the daemon that talks to it, whose holder is at `path`; their VERSION is said.
+fn begun(path: &Path) -> (Client, Daemon, Conversation) {
+    let (theirs, ours) = UnixStream::pair().unwrap();
+    let mut client = Client(theirs, 0);
+    let daemon = Daemon::new(Model::E1000e);
+    let mut session = Session::new("p", &daemon.device, &Terms::default());
+    session.keep_with(Holder::connect(path).unwrap(), &ours).unwrap();
+    let mut exchange = Conversation::new(ours.into(), session, &daemon.port, &daemon.device).unwrap();
+    client.say(command::VERSION, &[0, 0, 1, 0], &[]);
+    next(&mut exchange);
+    client.hear();
+    (client, daemon, exchange)
+}
+
+/// The next daemon, which goes on with what the holder at `path` keeps.
+fn taken_over(path: &Path) -> (Daemon, Conversation) {
+    let daemon = Daemon::new(Model::E1000e);
+    let (session, stream) =
+        Session::find("p", &daemon.device, &Terms::default(), path).expect("nothing was found");
+    let exchange = Conversation::resume(stream.into(), session, &daemon.port, &daemon.device).unwrap();
+    (daemon, exchange)
+}
+
 /// One message, asked by `ask`, in which one daemon ends and another goes on; then `after` has the last word.
 fn across(
     name: &str,
@@ -131,15 +154,7 @@ fn across(
     after: impl FnOnce(&mut Client, &mut Conversation),
 ) {
     let (path, holder): (PathBuf, _) = started(&format!("{name}-{}", step.replace(' ', "-")));
-    let (theirs, ours) = UnixStream::pair().unwrap();
-    let mut client = Client(theirs, 0);
-    let first = Daemon::new(Model::E1000e);
-    let mut session = Session::new("p", &first.device, &Terms::default());
-    session.keep_with(Holder::connect(&path).unwrap(), &ours).unwrap();
-    let mut exchange = Conversation::new(ours.into(), session, &first.port, &first.device).unwrap();
-    client.say(command::VERSION, &[0, 0, 1, 0], &[]);
-    next(&mut exchange);
-    client.hear();
+    let (mut client, first, mut exchange) = begun(&path);
     let write = RegionAccess { offset: LEDCTL, region: 0, count: 4 };
     client.say(command::REGION_WRITE, &[&write.bytes()[..], &77u32.to_le_bytes()].concat(), &[]);
     next(&mut exchange);
@@ -148,10 +163,7 @@ fn across(
     end_at(exchange, step);
     drop(first);
 
-    let second = Daemon::new(Model::E1000e);
-    let (session, stream) =
-        Session::find("p", &second.device, &Terms::default(), &path).expect("nothing was found");
-    let mut exchange = Conversation::resume(stream.into(), session, &second.port, &second.device).unwrap();
+    let (_second, mut exchange) = taken_over(&path);
     if step == "handled" {
         next(&mut exchange);
     }
@@ -186,15 +198,7 @@ fn a_holder_answers_once_wherever_its_daemon_ended() {
     for step in STEPS {
         let name = format!("alone-{}", step.replace(' ', "-"));
         let (path, holder) = started_with(&name, || Some(Box::new(Daemon::stand_in(Model::E1000e))));
-        let (theirs, ours) = UnixStream::pair().unwrap();
-        let mut client = Client(theirs, 0);
-        let daemon = Daemon::new(Model::E1000e);
-        let mut session = Session::new("p", &daemon.device, &Terms::default());
-        session.keep_with(Holder::connect(&path).unwrap(), &ours).unwrap();
-        let mut exchange = Conversation::new(ours.into(), session, &daemon.port, &daemon.device).unwrap();
-        client.say(command::VERSION, &[0, 0, 1, 0], &[]);
-        next(&mut exchange);
-        client.hear();
+        let (mut client, daemon, exchange) = begun(&path);
         client.read(SEMAPHORE);
         end_at(exchange, step);
         drop(daemon);
@@ -210,15 +214,7 @@ fn a_holder_answers_once_wherever_its_daemon_ended() {
 #[test]
 fn a_holder_answers_until_its_port_asks_what_it_has() {
     let (path, holder) = started_with("sought", || Some(Box::new(Daemon::stand_in(Model::E1000e))));
-    let (theirs, ours) = UnixStream::pair().unwrap();
-    let mut client = Client(theirs, 0);
-    let first = Daemon::new(Model::E1000e);
-    let mut session = Session::new("p", &first.device, &Terms::default());
-    session.keep_with(Holder::connect(&path).unwrap(), &ours).unwrap();
-    let mut exchange = Conversation::new(ours.into(), session, &first.port, &first.device).unwrap();
-    client.say(command::VERSION, &[0, 0, 1, 0], &[]);
-    next(&mut exchange);
-    client.hear();
+    let (mut client, first, mut exchange) = begun(&path);
     assert!(exchange.leave());
     drop((exchange, first));
     let sought = Holder::seek(vec![path.clone()]);
@@ -228,10 +224,7 @@ fn a_holder_answers_until_its_port_asks_what_it_has() {
     }
     // More callers than it has places for.
     let crowd: Vec<_> = (0..20).map(|_| crate::sandbox::holder::tests::call(&path)).collect();
-    let second = Daemon::new(Model::E1000e);
-    let (session, stream) =
-        Session::find("p", &second.device, &Terms::default(), &path).expect("nothing was found");
-    let mut exchange = Conversation::resume(stream.into(), session, &second.port, &second.device).unwrap();
+    let (_second, mut exchange) = taken_over(&path);
     client.read(SEMAPHORE);
     next(&mut exchange);
     assert_eq!(client.value(), 1, "the next daemon");
